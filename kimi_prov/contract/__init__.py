@@ -1,1 +1,1 @@
-"""What control machine and managed machine share: paths, units, errors, types of documents."""
+"""Shared by control machine and managed machine: paths, units, errors, types of documents."""

@@ -1,4 +1,4 @@
-"""What addresses of weights look like, and what one says of the way to it."""
+"""The forms of addresses of weights, and what they say about the transfer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-# scheme://LOGIN@rest, LOGIN of what may stand there unescaped (RFC 3986).
+# scheme://LOGIN@rest, where LOGIN has only unescaped characters (RFC 3986).
 _WITH_LOGIN = re.compile(
     r"([a-z]+://)([A-Za-z0-9._~!$&'()*+,;=%-]*(?::[A-Za-z0-9._~!$&'()*+,;=:%-]*)?@)(.*)"
 )
-# Never a way out of a folder, an option or a hidden file.
+# Never a path out of a folder, an option or a hidden file.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 HUB_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
@@ -21,7 +21,7 @@ BUCKET_ADDRESS = re.compile(
     rf"(s3|gs)://([a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9])((?:/{_NAME})*)/?", re.ASCII
 )
 
-# Beside the weights, whatever folder these are in: what the sessions of machines have cost.
+# Beside the weights, whatever their folder: the cost of the machines' sessions.
 _SESSIONS = "kimi-sessions"
 
 # USER@HOST or HOST as ssh takes it: nothing that it would read as an option, a URL or two words.
@@ -32,7 +32,7 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,254}")
 
 
 def is_sent_in_clear(url: str) -> bool:
-    """Whether what is sent there can be read on the way: http to another machine."""
+    """Return whether the network can read what is sent there: http to another machine."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
 
@@ -51,9 +51,9 @@ def strip_login(url: str) -> tuple[str, str]:
 
 
 def find_sessions_folder(source: str | None) -> str | None:
-    """Return where machines keep what sessions cost, in the bucket of a source of weights.
+    """Return where machines store the cost of sessions, in the bucket of a source of weights.
 
-    None for a source that is no bucket.
+    None for a source that is not a bucket.
     """
     named = BUCKET_ADDRESS.fullmatch(source or "")
     return f"{named[1]}://{named[2]}/{_SESSIONS}" if named else None

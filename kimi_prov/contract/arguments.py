@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def remove_flags(words: Sequence[str], flags: Collection[str]) -> list[str]:
-    """Leave out these flags (`--name`, also as `--name=VALUE`), each with its values."""
+    """Remove these flags (`--name`, also as `--name=VALUE`), each with its values."""
     found: list[str] = []
     skipping = False
     for word in words:

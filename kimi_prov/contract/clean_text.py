@@ -18,8 +18,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Callable
 
-# What Unicode calls control, surrogate, line and paragraph separator or default ignorable, and
-# marks of annotations; line breaks and tabs are left to the functions below.
+# Unicode's control, surrogate, line and paragraph separator and default ignorable characters, and
+# marks of annotations; the functions below handle line breaks and tabs.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
@@ -47,17 +47,17 @@ def clean_line(value: object) -> str:
 
 
 def quote_word(value: object) -> str:
-    """Return a host, path or address as one word of a command that somebody is to paste."""
+    """Return a host, path or address as one word of a command that a user may paste."""
     return shlex.quote(str(value))
 
 
 def clean_entry(value: object) -> str:
-    """Return clean text whose further lines are set in, so that none passes for a line of ours."""
+    """Return clean text with its further lines indented, so that none looks like ours."""
     return "\n         ".join(clean_block(value).splitlines())
 
 
 def clean_data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
-    """Return lists and mappings with every text in them clean, names of keys too."""
+    """Return lists and mappings with all texts in them clean, including the keys."""
     if isinstance(value, str):
         return clean_block(value)
     if isinstance(value, Mapping):
@@ -72,10 +72,10 @@ def as_json(
 ) -> str:
     """Return a document as JSON that is safe to print and has the same values.
 
-    `indent` None: all of it on one line.
+    `indent` None: all on one line.
 
-    What must not be printed is escaped, as JSON allows. Half of a character is no value that every
-    reader takes: U+FFFD stands for it.
+    Characters that must not be printed are escaped, as JSON allows. Not every reader accepts half
+    of a surrogate pair: it becomes U+FFFD.
     """
     text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False, default=default)
     return _HIDDEN.sub(_escape_surrogates, _HALF.sub("\ufffd", text))

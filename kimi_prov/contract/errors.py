@@ -1,7 +1,7 @@
 """The error type of the code on the managed machine, and its JSON form.
 
-`{"error": {"message", "fix", "retryable"}}` is what a subcommand prints instead of its answer; the
-progress file of a long job carries the inner object. The control machine reads both with
+A subcommand prints `{"error": {"message", "fix", "retryable"}}` instead of its answer; the progress
+file of a long job has the inner object. The control machine reads both with
 `HostError.from_answer`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# How a unit of ours ends: systemd starts it again after the first, and leaves it after the second.
+# Exit statuses of our units: systemd starts a unit again after the first, but not after the second.
 EXIT_TRANSIENT = 1
 EXIT_PERMANENT = 2
 
@@ -19,7 +19,7 @@ class HostError(Exception):
     """An error on the managed machine, shown to the operator unchanged.
 
     `message` names the file, host or key; `fix` is what the operator can do about it, None where
-    nothing better is known than to read the log; `retryable` says that trying again may help.
+    only the log may help; `retryable` says that trying again may help.
     """
 
     def __init__(self, message: str, fix: str | None = None, *, retryable: bool = False) -> None:
@@ -30,12 +30,12 @@ class HostError(Exception):
 
     @property
     def line(self) -> str:
-        """Message and fix in one line, for a journal and for documents with room for one text."""
+        """Return message and fix in one line, for a journal and for documents with one text."""
         return f"{self.message}; {self.fix}" if self.fix else self.message
 
     @property
     def exit_status(self) -> int:
-        """How a process ends that failed with this."""
+        """Return the exit status of a process that failed with this."""
         return EXIT_TRANSIENT if self.retryable else EXIT_PERMANENT
 
     def to_json(self) -> dict[str, Any]:
@@ -44,13 +44,13 @@ class HostError(Exception):
 
     @classmethod
     def from_system(cls, error: OSError) -> HostError:
-        """Return the error of a system call in these terms."""
+        """Return the error of a system call as a HostError."""
         text = describe_error(error)
         return cls(f"{error.filename}: {text}" if error.filename else text)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, object]) -> HostError | None:
-        """Return the error that an answer carries, None where it carries none.
+        """Return the error in an answer, None where it has none.
 
         Understands what the versions before this envelope wrote: a sentence as `error`, or
         `refused` beside `fix`. A machine has such a version until the next apply replaces it.
@@ -72,7 +72,7 @@ class HostError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """One line for an error of the system, without the noise of nested reprs."""
+    """Return one line for an error of the system, without the noise of nested reprs."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
         return describe_error(reason)

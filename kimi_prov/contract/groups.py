@@ -1,4 +1,4 @@
-"""What a plan says of the hosts that serve one model together."""
+"""Reads plans about the hosts that serve one model together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def serves_clients(plan: Plan) -> bool:
-    """Whether clients are served on this host: not where the head of a group does it."""
+    """Return whether clients are served on this host: not where the head of a group serves them."""
     group = plan.get("group")
     return not group or group["rank"] == 0
 
 
 def has_proxy(plan: Plan) -> bool:
-    """Whether a proxy runs on this host: for clients, or for those who read its metrics."""
+    """Return whether a proxy runs on this host: for clients, or for readers of its metrics."""
     return serves_clients(plan) or bool(plan.get("metrics"))
 
 
@@ -31,12 +31,12 @@ def get_group(plan: Plan) -> GroupPlan:
 
 
 def get_head(plan: Plan) -> str:
-    """Name the host that serves for a group."""
+    """Return the name of the host that serves for a group."""
     return get_group(plan)["members"][0]["host"]
 
 
 def list_hosts(plan: Plan) -> list[str]:
-    """Name the hosts that serve a plan together; none where it is one alone."""
+    """Return the names of the hosts that serve a plan together; none for a single host."""
     group = plan.get("group")
     return [row["host"] for row in group["members"]] if group else []
 

@@ -1,4 +1,4 @@
-"""What a key may do and until when: how the proxy's map, the engines and the counter write it.
+"""The rule of a key, its limits and its expiry: the form in the proxy's map, engines and counter.
 
 A rule is five numbers, `ENDS:R_MINUTE:T_MINUTE:R_DAY:T_DAY`: seconds since 1970 at which the key
 ends, requests and tokens a minute, requests and tokens a day; 0 where there is none.
@@ -20,38 +20,38 @@ from typing import Any
 # In the order of a rule.
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
 MAX_LIMIT = 10**12
-# By which the proxy tells an engine whose request it is and under which rule; what a client sends
-# by these names never arrives.
+# The headers by which the proxy tells an engine whose request it is and under which rule; a
+# client's headers of these names are removed.
 KEY_HEADER = "x-kimi-key"
 RULE_HEADER = "x-kimi-rule"
-# In an engine's answer to /health: it counts.
+# A header in an engine's answer to /health: the engine counts.
 COUNTS_HEADER = "x-kimi-counts"
-# Where a gateway asks a machine what keys used a moment ago.
+# The path at which a gateway asks a machine what keys used a moment ago.
 RECENT = "/usage/recent"
-# Keys by which a machine asks itself.
+# Keys for the machine's own requests.
 UNCOUNTED = ("verify", "watchdog")
-# Of a refusal in OpenAI's form, by limit: its type, and what it is about.
+# For a refusal in OpenAI's form, by limit: its type, and its words.
 _WORDS = {
     "requests_per_minute": ("requests", "requests a minute"),
     "tokens_per_minute": ("tokens", "tokens a minute"),
     "requests_per_day": ("requests", "requests a day"),
     "tokens_per_day": ("tokens", "tokens a day"),
 }
-# A client waits no longer by itself: after more it would ask again at once, in vain.
+# Seconds: a client waits no longer by itself; after a larger value it would retry at once, in vain.
 WAITS_S = 60
 _RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(LIMITS))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When a key ends, in seconds since 1970, and its limits by name; None and absent: never."""
+    """When a key ends, in seconds since 1970, and its limits by name; None or absent: no limit."""
 
     ends: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to hold anybody to."""
+        """Return whether the rule has no limit and no expiry."""
         return self.ends is None and not self.limits
 
     def text(self) -> str:
@@ -70,7 +70,7 @@ def describe_refusal(reason: str, wait_s: int) -> tuple[str, str]:
 
 
 def parse(text: str) -> Rule:
-    """Read what `text` wrote; a rule without anything where it is none."""
+    """Parse the output of `text`; an empty rule for anything else."""
     match = _RULE.fullmatch(text)
     if match is None:
         return Rule()
@@ -79,7 +79,7 @@ def parse(text: str) -> Rule:
 
 
 def read(document: Mapping[str, Any]) -> Rule:
-    """Read a rule of a JSON document. Raises ValueError for what is none."""
+    """Parse a rule of a JSON document. Raises ValueError for another form."""
     ends, limits = document.get("ends"), document.get("limits") or {}
     if not isinstance(limits, Mapping) or not set(limits) <= {*LIMITS}:
         raise ValueError(f"limits are: {', '.join(LIMITS)}")

@@ -1,4 +1,4 @@
-"""A folder that is written again and again: what somebody changed in it by hand is left alone."""
+"""A folder that is written repeatedly: files that somebody changed by hand are left alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ REMOVED = "removed"
 
 
 def decide_on_write(there: str | None, former: str | None, new: str, *, force: bool) -> str:
-    """Say what becomes of a file: UNCHANGED, KEPT or WRITTEN.
+    """Return what happens to a file: UNCHANGED, KEPT or WRITTEN.
 
-    Digests: of what is there now (None: nothing), of what was written last, and of what is to be.
+    Digests: of the present file (None: no file), of what was written last, and of what is to be
+    written.
     """
     if there == new:
         return UNCHANGED
@@ -19,5 +20,5 @@ def decide_on_write(there: str | None, former: str | None, new: str, *, force: b
 
 
 def decide_on_removal(there: str, former: str, *, force: bool) -> str:
-    """Say what becomes of a file that was written last and is not any more: KEPT or REMOVED."""
+    """Return what happens to a file that is not written any more: KEPT or REMOVED."""
     return KEPT if there != former and not force else REMOVED

@@ -1,6 +1,6 @@
-"""Numbers in what other programs print: read where they are plain, unknown where they are not.
+"""Numbers in the output of other programs: plain ones are parsed, others are unknown.
 
-Digits of other scripts, numbers of a thousand digits and `26.5.6` are no numbers of a machine.
+Digits of other scripts, numbers of a thousand digits and `26.5.6` are not plain numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def parse_int(text: str | None) -> int | None:
 
 
 def parse_leading_int(text: str | None) -> int | None:
-    """Return the whole number that `128 GB` begins with; None where it begins otherwise."""
+    """Return the whole number at the begin of `128 GB`; None where there is none."""
     match = _WHOLE.match(text or "")
     return int(match.group()) if match else None
 
 
 def parse_leading_decimal(text: str | None) -> float | None:
-    """Return the number that `26.562 GB/s` begins with; None where it begins otherwise."""
+    """Return the number at the begin of `26.562 GB/s`; None where there is none."""
     match = _DECIMAL.match(text or "")
     return float(match.group()) if match else None

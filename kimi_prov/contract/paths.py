@@ -1,4 +1,4 @@
-"""Where things are on the managed machine. The plan carries the same paths to the roles.
+"""Paths on the managed machine. The plan passes the same paths to the roles.
 
 Decides: paths, unit names and users on the machine.
 Applied by: every role, through the plan.
@@ -15,14 +15,14 @@ from kimi_prov.contract import unit_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Whom the engine and its weights belong to; its group has the same name.
+# The user of the engine and its weights; its group has the same name.
 USER = "kimi"
 PROXY_USER = "kimi-proxy"
-# Whom the page belongs to, and what its accounts keep there.
+# The user of the web UI and of its accounts' data.
 WEB_USER = "kimi-web"
-# As whom the ACME client runs: it reads what certificate authorities answer.
+# The user of the ACME client, which reads the answers of certificate authorities.
 ACME_USER = "kimi-acme"
-# As whom Prometheus and Alertmanager run on a host that watches.
+# The user of Prometheus and Alertmanager on a monitoring host.
 MONITOR_USER = "kimi-monitor"
 
 ROOT = "/srv/kimi"
@@ -33,18 +33,18 @@ RAM = f"{ROOT}/ram"
 LIB = f"{ROOT}/lib"
 ZIPAPP = f"{LIB}/kimi-target.pyz"
 TOOLS = f"{ROOT}/tools"
-# Interpreters that were brought, each in a directory named for its build.
+# Bundled interpreters, each in a directory named for its build.
 PYTHONS = f"{TOOLS}/python"
 CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
 # CUDA kernels of KTransformers, assembled when it is installed.
 KT_CUDA = f"{CACHE}/kt-cuda"
-# Accounts, chats and uploads of the page; and its environments, with a link to the one in use.
+# Accounts, chats and uploads of the web UI; and its environments, with a link to the one in use.
 WEB = f"{ROOT}/web"
 WEB_ENVS = f"{ROOT}/web-env"
 WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
-# An archive, while it is fetched or brought.
+# An archive, while it is fetched or uploaded.
 TRANSFER = f"{ROOT}/transfer"
 
 ETC = "/etc/kimi"
@@ -53,7 +53,7 @@ WEIGHTS = f"{ETC}/weights.json"
 STAGE = f"{ETC}/stage.json"
 CONVERT = f"{ETC}/convert.json"
 CA_BUNDLE = f"{ETC}/ca-bundle.pem"
-# The site's proxy with its password, for systemd and for apt.
+# The site's forward proxy with its password, for systemd and for apt.
 FORWARD_PROXY = f"{ETC}/forward-proxy.env"
 APT_PROXY = f"{ETC}/apt-proxy.conf"
 # The site's mirror, for our own apt calls alone.
@@ -63,45 +63,46 @@ HUB_TOKEN = f"{ETC}/keys/hub-token"
 BUCKET_CREDENTIALS = f"{ETC}/keys/bucket-credentials"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
-# What the proxy sends to the engines, and what they ask for.
+# The key that the proxy sends to the engines, and that they require.
 MACHINE_KEY = f"{ETC}/machine-key.map"
 KEYS = f"{ETC}/keys"
-# The operator's key in clear until it was shown; the key by which a machine tests itself.
+# The operator's key in clear until it was shown; the key with which a machine tests itself.
 OPERATOR_NEW = f"{KEYS}/operator.new"
 VERIFY_KEY = f"{KEYS}/verify.key"
-# By which the page speaks to the engine; its first administrator until the account is made, and in
+# The web UI's own API key. Its first administrator until the account exists, and the password in
 # clear until it was shown.
 WEB_KEY = f"{KEYS}/web.key"
-# As `key --list` shows it.
+# The web UI's key as `key --list` shows it.
 WEB_KEY_NAME = "web"
-# Of each key when it was made, when it ends, its limits; of those that `key --add` made the hash.
+# Of each key its creation, expiry and limits; of keys that `key --add` made also the hash.
 KEY_METADATA = f"{KEYS}/book.json"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
-# By which metrics are read, where the control machine gave none; its hash, as the proxy reads it.
+# The key by which metrics are read, if the control machine gave none; its hash, for the proxy.
 METRICS_KEY = f"{KEYS}/metrics.key"
 PROXY = f"{ETC}/proxy"
 METRICS_KEY_MAP = f"{PROXY}/metrics-keys.map"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
 PROXY_CONFIG_DIGEST = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
-# When keys end and what limits they have, by name (contract/key_rules.py).
+# Expiry and limits of keys, by name (contract/key_rules.py).
 KEY_RULES = f"{PROXY}/rules.map"
 # At a gateway: asks the counter whether a key may go on.
 KEY_LIMITS = f"{PROXY}/limits.lua"
-# What clients are told while the machine does not serve on purpose; empty while it does.
+# The answer to clients while the machine is stopped or asleep; empty while it serves.
 REST_MAP = f"{PROXY}/rest.map"
 TLS_PEM = f"{PROXY}/tls.pem"
-# At a gateway: the certificate of each host behind it, which it trusts there and no other.
+# At a gateway: the certificate of each host behind it, the only one that it trusts there.
 HOSTS = f"{PROXY}/hosts"
-# At the gateway that has the page: the certificate, with its key, that the other one trusts for it.
+# At the gateway with the web UI: the certificate, with its key, that the other gateway trusts for
+# it.
 WEB_UI_PEM = f"{PROXY}/page.pem"
-# And what keepalived there is told of the address that gateways share.
+# keepalived's settings there for the address that gateways share.
 ADDRESS_CONFIG = f"{ETC}/address.conf"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
-# What is ordered, and what was issued last, with its key.
+# The settings of the order, and the certificate that was issued last, with its key.
 ACME_SETTINGS = f"{ETC}/acme.json"
 ACME_PEM = f"{PROXY}/acme.pem"
 FIREWALL = f"{ETC}/firewall.nft"
@@ -116,127 +117,128 @@ NVIDIA_PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 UNATTENDED_UPGRADES = "/etc/apt/apt.conf.d/52kimi-nvidia"
 # Keeps needrestart, which upgrades call, from restarting an engine that loads for an hour.
 NEEDRESTART = "/etc/needrestart/conf.d/kimi.conf"
-# Starts the fabric manager only where there is one to manage.
+# Starts the fabric manager only where there is a fabric.
 FABRIC_DROP_IN = f"{UNITS}/{unit_names.FABRIC_MANAGER}.d/kimi.conf"
-# What an instance of the engine runs, beside its unit and an administrator's own drop-ins.
+# The command of an engine's instance, beside its unit and an administrator's own drop-ins.
 SERVE_DROP_IN = "10-plan.conf"
 
 HOME = "/var/lib/kimi"
 STATE = f"{HOME}/state"
-# What the first apply found, for `destroy`.
+# The state before the first apply, for `destroy`.
 BEFORE = f"{STATE}/before.json"
-# Rules of ours in ufw or firewalld.
+# Our rules in ufw or firewalld.
 FIREWALL_STATE = f"{STATE}/firewall.json"
-# The version of the driver that this product installed, held, and can go back to.
+# The version of the driver that this product installed, holds, and can roll back to.
 DRIVER_STATE = f"{STATE}/driver.json"
 DRIVER = f"{HOME}/driver"
-# The ACME client's own: its account and certificates, the program that writes records in DNS.
+# The ACME client's own: its account and certificates, the program that writes DNS records.
 ACME = f"{HOME}/acme"
 ACME_HOOK = f"{ACME}/dns-hook"
-# What came of the last order.
+# The result of the last order.
 ACME_STATE = f"{STATE}/acme.json"
-# With which engine and driver the GPUs were seen to sum up over NCCL.
+# The engine and driver with which the GPUs passed the NCCL all-reduce.
 NCCL_STATE = f"{STATE}/nccl.json"
-# Held by whoever makes the proxy run what is in place: an apply, or the order of a certificate.
+# Held by the process that converges the proxy: an apply, or the order of a certificate.
 PROXY_LOCK = f"{STATE}/proxy.lock"
-# The page that answered last, and its database from before a change, until that has answered.
+# The web UI that answered last, and its database from before a change, until the new one answers.
 WEB_STATE = f"{STATE}/web.json"
 WEB_BEFORE = f"{STATE}/web-before.db"
-# The units that the running engines were started with, by stamp.
+# The units with which the running engines were started, by config digest.
 STARTED = f"{STATE}/serve"
-# What was applied last, and what each apply left: NNNN/entry.json, its plan and its files.
+# What was applied last, and the entries of the history: NNNN/entry.json, its plan and its files.
 APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
-# What kimi-drift.timer found last, for `status`.
+# The last result of kimi-drift.timer, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
-# What keys used: the counter's database, and what it tells the monitoring.
+# The use of keys: the counter's database, and its metrics.
 USAGE = f"{HOME}/usage"
 USAGE_DB = f"{USAGE}/usage.db"
 USAGE_PROM = f"{USAGE}/usage.prom"
-# What the node exporter shows beside the machine's own: `*.prom`, each written by its own unit.
+# Metrics for the node exporter: `*.prom`, each written by its own unit.
 METRICS = f"{HOME}/metrics"
 METRICS_FILE = f"{METRICS}/kimi.prom"
-# Counts that outlast a boot, and what is looked at more seldom than metrics are written.
+# Counters that outlast a boot, and values that are read less often than metrics are written.
 METRICS_STATE = f"{STATE}/metrics.json"
 # Written before the distribution's node exporter is installed for us: its own unit stays off.
 NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
-# Of a host that watches: its settings and keys; its series, and what was there before.
+# Of a monitoring host: its settings and keys; its series, and its state from before.
 MONITOR_ETC = "/etc/kimi-monitor"
 MONITOR_HOME = "/var/lib/kimi-monitor"
 MONITOR_FIREWALL = f"{MONITOR_ETC}/firewall.nft"
 MONITOR_FIREWALL_DROP_IN = f"{UNITS}/nftables.service.d/kimi-monitor.conf"
-# What the watchdog saw and did, its metrics, and what it kept of engines that hung.
+# The watchdog's memory, its metrics, and the evidence of engines that hung.
 WATCHDOG_STATE = f"{STATE}/watchdog.json"
 WATCHDOG_METRICS = f"{METRICS}/watchdog.prom"
 HANGS = f"{HOME}/hangs"
-# While it stands no engine starts: stopped by the operator, or asleep.
+# The stop state: while this file exists no engine starts: stopped by the operator, or asleep.
 STOPPED = f"{STATE}/stopped.json"
-# How long the last starts took.
+# The durations of the last starts.
 STARTS = f"{STATE}/starts.json"
-# How long the machine has rested, in all and the last times.
+# How long the machine was stopped or asleep, in all and the last times.
 RESTS = f"{STATE}/rests.json"
-# What a machine that is paid for by the hour has cost.
+# The cost of a machine that is paid for by the hour.
 SESSIONS = f"{STATE}/sessions.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
-# NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
+# NCCL plugins that were moved away, each by its own path, until `destroy` restores them.
 QUARANTINE = f"{HOME}/set-aside"
 
 RUN = "/run/kimi"
 PROGRESS = f"{RUN}/progress"
-# How far long work is, each written by its own unit.
+# The progress of long jobs, each written by its own unit.
 FETCH_PROGRESS = f"{PROGRESS}/fetch.json"
 STAGE_PROGRESS = f"{PROGRESS}/stage.json"
 CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
 REST_PROGRESS = f"{PROGRESS}/rest.json"
-# A file for each run of the unit of that name, while it lasts; for root's eyes.
+# A file for each run of the unit of that name, while it lasts; only for root.
 SANDBOX_ENVS = f"{RUN}/sandbox"
-# What a host gives of its weights and to whom; and, for root's eyes, the certificate that it shows
-# them, and from whom it takes weights itself, by which key.
+# The weights that a host shares, and with whom; and, only for root, the certificate that it shows,
+# and the neighbour from which it takes weights itself, with the key.
 SHARE = f"{RUN}/share.json"
 SHARE_LOCK = f"{RUN}/share.lock"
 NEIGHBOURS = f"{RUN}/neighbours"
 SHARE_PEM = f"{NEIGHBOURS}/tls.pem"
 NEIGHBOUR = f"{NEIGHBOURS}/from.json"
 APPLY_LOCK = "/run/kimi-apply.lock"
-# How often a group's engine did not come up; kept while its unit is started anew.
+# How often a group's engine did not start; kept while its unit is restarted.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
-# That of the process above its workers, of which a reload leaves one that ends its requests.
+# The master's socket, which also reaches the workers that a reload left to end their requests.
 PROXY_MASTER = "/run/kimi-proxy/master.sock"
-# Where engines ask the counter whether a key may, and tell it what was used.
+# Where engines ask the counter whether a key may begin a request, and report what was used.
 USAGE_SOCKET = "/run/kimi-usage/counter.sock"
-# Where the proxy asks it for gateways what keys used a moment ago; and at a gateway whether a key
-# may go on, by a program of HAProxy's.
+# Where the proxy asks the counter for gateways what keys used a moment ago; and, at a gateway,
+# whether a key may go on (for a program of HAProxy).
 USAGE_RECENT_SOCKET = "/run/kimi-usage/recent.sock"
 USAGE_LIMITS_SOCKET = "/run/kimi-usage/limits.sock"
-# Gone after a boot: what kimi-rest.service is to do, when a start was asked for, and whether the
-# engines may start though STOPPED stands, for somebody wakes them.
+# Gone after a boot: the job of kimi-rest.service, when a start was requested, and whether the
+# engines may start although STOPPED exists, because a request wakes them.
 REST_JOB = "/run/kimi-rest.json"
 BEGUN = "/run/kimi-begun.json"
 WAKING = "/run/kimi-waking"
-# How long nobody has asked, by the monotonic clock.
+# How long no client has asked, by the monotonic clock.
 IDLE = "/run/kimi-idle.json"
 WAKE_SOCKET = "/run/kimi-wake.sock"
-# When what this session costs was last kept in the bucket of the weights, and what is kept there.
+# When the cost of this session was last stored in the bucket of the weights, and what is stored
+# there.
 SESSIONS_KEPT = "/run/kimi-sessions.json"
 # All of these.
 REST_RUN = (REST_JOB, BEGUN, WAKING, IDLE, WAKE_SOCKET, SESSIONS_KEPT)
 
-# Written last into an engine's environment, and beside an interpreter that was brought: without it
-# either is half made.
+# Written last into an engine's environment, and beside a bundled interpreter: without it either is
+# incomplete.
 ENV_COMPLETE = ".complete"
 # Written last into a model's directory.
 MODEL_VERIFIED = ".kimi-verified"
 # The table of the firewall, as nft names it.
 FIREWALL_TABLE = ("inet", "kimi")
-# That of a host that watches: a host may do both.
+# The table of a monitoring host: a host may have both.
 MONITOR_TABLE = ("inet", "kimi_monitor")
 
 
-# Files of the roles whose content, owner and mode are facts: a role writes only what differs.
+# Files of the roles whose content, owner and mode are facts: a role writes only files that differ.
 MANAGED = (
     UNATTENDED_UPGRADES,
     NEEDRESTART,
@@ -272,7 +274,7 @@ MANAGED = (
     STOOD_IN_FOR,
 )
 
-# What comes and changes with the driver.
+# Files that come and change with the driver.
 DRIVER_FILES = (
     FABRIC_DROP_IN,
     UNATTENDED_UPGRADES,
@@ -281,8 +283,8 @@ DRIVER_FILES = (
     "/etc/apt/keyrings/kimi-nvidia.asc",
     "/etc/apt/keyrings/kimi-nvidia.gpg",
 )
-# Files of ours among the distribution's, whatever version wrote them: `destroy` takes these away
-# and no other. Units are apart.
+# Our files in the distribution's folders, of any version: `destroy` removes these and no others.
+# Units are listed elsewhere.
 AMONG_OTHERS = (
     FIREWALL_DROP_IN,
     MONITOR_FIREWALL_DROP_IN,
@@ -292,8 +294,8 @@ AMONG_OTHERS = (
     NEEDRESTART,
     *DRIVER_FILES,
 )
-# What a rollback puts back, beside units: what roles write from a plan. Never keys, certificates,
-# accounts, packages or the driver: these are as they are now.
+# Files that a rollback restores, beside units: what roles write from a plan. Never keys,
+# certificates, accounts, packages or the driver: these stay as they are.
 RESTORED = (
     PLAN,
     WEIGHTS,
@@ -306,7 +308,7 @@ RESTORED = (
     SYSCTL,
     TUNING_TMPFILES,
 )
-# What kimi-prov itself changes between two applies: its content is no drift.
+# Files that kimi-prov itself changes between two applies: their content is no drift.
 LIVING = (
     f"{KEYS}/*",
     KEY_MAP,
@@ -322,13 +324,13 @@ LIVING = (
     MACHINE_KEY,
     WEB_ADMIN,
 )
-# What holds a password that could be guessed from its hash.
+# Files with a password that could be guessed from their hash.
 UNHASHED = (FORWARD_PROXY, APT_PROXY, WEB_SECRETS)
 
-# What is ours in ROOT, but for the weights and the page's data.
+# Our folders in ROOT, without the weights and the web UI's data.
 IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, TRANSFER)
 
-# Homes of the users that are made since the first versions, whose record says nothing of them.
+# Homes of the users that exist only since later versions, whose records do not have them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}
 _EXISTED = {
     USER: "user_existed",
@@ -339,11 +341,11 @@ _EXISTED = {
 
 
 def did_user_exist(before: Mapping[str, Any], name: str, home: str) -> bool:
-    """Whether a user was there before the first apply, by that one's record and the user's home."""
+    """Return whether a user existed before the first apply, by its record and the user's home."""
     key = _EXISTED[name]
     if key in before:
         return bool(before[key])
-    # The record is of a version that made no such user: by its home one of ours is known.
+    # The record is of a version that made no such user: the home identifies one of ours.
     return home != LATER_HOMES.get(name, home)
 
 
@@ -361,7 +363,7 @@ def join_root(root: str, name: str) -> str:
 
 
 class _At:
-    """A path of the machine, below the root of whoever has it."""
+    """A path of the machine, below the owner's root."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -455,7 +457,7 @@ class Paths:
 
 
 def collect_paths() -> dict[str, str]:
-    """Return the plan's `paths`: a name and an absolute path for each place a role writes to."""
+    """Return the plan's `paths`: a name and an absolute path for each path that a role writes."""
     return {
         "root": ROOT,
         "engines": ENGINES,
@@ -535,7 +537,7 @@ def collect_paths() -> dict[str, str]:
 
 
 def collect_marks() -> dict[str, str]:
-    """Return the plan's `marks`: names of the files that tell that a directory is whole."""
+    """Return the plan's `marks`: names of the files that mark a directory as complete."""
     return {"environment": ENV_COMPLETE, "model": MODEL_VERIFIED}
 
 

@@ -1,4 +1,4 @@
-"""Where things are in a pod: in its image and below its mounts. The manifests say the same.
+"""Paths in a pod: in its image and below its mounts. The manifests have the same.
 
 Decides: what runs in a pod (paths and minimum sizes).
 """
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# Of the image's user and its group.
+# The image's user and its group.
 USER_ID = 10001
-# What the engine answers on, whatever the plan's port is.
+# The engine's port, whatever the plan's port is.
 PORT = 8443
-# Where the head of a group meets its ranks.
+# The port at which the head of a group meets its ranks.
 MASTER_PORT = 29500
 
 ENGINE = "/opt/kimi/engine"
@@ -24,25 +24,25 @@ PROGRAM = "/opt/kimi/kimi-target.pyz"
 PLAN = "/etc/kimi/plan.json"
 CA_BUNDLE = "/etc/kimi/ca-bundle.pem"
 API_KEY = "/run/kimi/key/api-key"
-# Optional, in the same Secret: what Prometheus shows at /metrics.
+# Optional, in the same Secret: the key with which Prometheus reads /metrics.
 METRICS_KEY = "/run/kimi/key/metrics-key"
 TLS_CERTIFICATE = "/run/kimi/tls/tls.crt"
 TLS_KEY = "/run/kimi/tls/tls.key"
 HUB_TOKEN = "/run/kimi/hub/token"  # noqa: S105 - a path
 CACHE = "/var/cache/kimi"
-# The pod's own: its key, and what its probes remember.
+# The pod's own folder: its key, and the state of its probes.
 RUN = "/tmp/kimi"  # noqa: S108 - a volume of the pod
 SHM = "/dev/shm"  # noqa: S108 - shared memory itself
 
 _GIB = 1 << 30
-# Workers of one model talk through /dev/shm. vLLM takes 160 MiB of it for one worker too, and a
-# container has 64 MiB of its own accord.
+# Workers of one model communicate through /dev/shm. vLLM takes 160 MiB of it for a single worker
+# too, and a container has 64 MiB by default.
 _SHM_OF_WORKERS_BYTES = 8 * _GIB
 _SHM_OF_ONE_BYTES = _GIB
 
 
 def compute_process_bytes(plan: MachinePlan) -> int:
-    """Return the memory that the engine's processes take, by the plan; the system's is apart."""
+    """Return the memory of the engine's processes, by the plan, without the system's."""
     parts = plan["memory"]["host_parts"]
     return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
 

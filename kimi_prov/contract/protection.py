@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 Settings = list[tuple[str, str]]
 
-# The cards, their control, unified memory and MIG's and fabric's capabilities, by what the kernel
-# calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
-# be made by the unit itself, hence `m`. The first driver's name changed with its versions.
+# The cards, their control device, unified memory and the capabilities of MIG and fabric, by the
+# kernel's names of devices: a path is only allowed when it exists at the start of a unit, but the
+# unit itself may make /dev/nvidia-uvm, which also needs `m`. The first driver's name differs
+# between versions.
 GPU_DEVICES = ("nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps*")
-# As the kernel calls the files by which NCCL sends over InfiniBand and RoCE.
+# The kernel's name of the files by which NCCL sends over InfiniBand and RoCE.
 RDMA_DEVICE = "infiniband_verbs"
-# What makes them: the driver's module before the unit's devices are settled, the file after.
+# What makes them: the driver's module before the unit's devices are fixed, the file after.
 GPU_MODULE = "modprobe@nvidia_uvm.service"
 GPU_FILES = "-+/usr/bin/nvidia-modprobe -u -c=0"
-# Workers of an engine find each other on the loopback, the one network that is allowed.
+# Workers of an engine find each other on the loopback, the only network that is allowed.
 LOOPBACK = "VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo"
 _FAMILIES = {
     "none": ("AF_UNIX",),
@@ -41,12 +42,12 @@ _FAMILIES = {
 
 @dataclass(frozen=True)
 class Needs:
-    """What a kind of unit has over the least.
+    """What a kind of unit may do beyond the minimum.
 
     `network`: none, loopback or any. `packets`: frames of the link, as ARP's. `tmp`: the machine's
     own /tmp. `processes`: to see those of others. `compiles`: to write code and run it.
-    `own_users`: knows no user of the machine but its own, and has no use for capabilities. `clock`:
-    asks the kernel how its clock is kept; without the capability it sets none.
+    `own_users`: sees no user of the machine but its own, and needs no capabilities. `clock`: reads
+    the kernel's clock state; without the capability it cannot set the clock.
     """
 
     network: str = "none"
@@ -64,9 +65,9 @@ class Needs:
     clock: bool = False
 
 
-# An engine compiles kernels and reads /proc/cpuinfo. @resources holds the calls that set NUMA
-# policy and CPU affinity. oneDNN, Numba and CUTLASS's DSL are made to write code in memory: vLLM on
-# GPUs was seen without that (docs/real-gpus.md), where none of them was used.
+# An engine compiles kernels and reads /proc/cpuinfo. @resources has the calls that set NUMA policy
+# and CPU affinity. oneDNN, Numba and CUTLASS's DSL write code in memory: vLLM on GPUs worked
+# without this (docs/real-gpus.md), where none of them was used.
 _ENGINE = Needs(
     calls=("@system-service", "@resources"),
     without_calls=("@privileged",),
@@ -78,22 +79,22 @@ _ENGINE = Needs(
 KINDS: dict[str, Needs] = {
     "engine": replace(_ENGINE, network="loopback", netlink=True),
     "conversion": _ENGINE,
-    # A source may be a directory anywhere, also in /tmp, and its files readable to their owner
-    # alone. A hub's client is not ours, and may look at /proc.
+    # A source may be a directory anywhere, also in /tmp, with files that only their owner may read.
+    # A hub's client is not ours, and may read /proc.
     "weights": Needs(
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
-    # Gives files that all may read to other machines.
+    # Sends files that all may read to other machines.
     "share": Needs(network="any", without_calls=("@privileged", "@resources")),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
-    # Engines ask it over a socket of the machine.
+    # Engines ask it over a Unix socket.
     "usage": Needs(without_calls=("@privileged", "@resources")),
-    # At a gateway it asks the machines' own.
+    # At a gateway it asks the machines' counters.
     "pool": Needs(network="any", without_calls=("@privileged", "@resources")),
     # On the loopback alone; the packet filter leaves it two ports there.
     "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
-    # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.
-    # certbot's cryptography makes code as it runs.
+    # Opens a port, runs certbot as another user, gives it its directory and reloads the proxy.
+    # certbot's cryptography writes code as it runs.
     "certificate": Needs(
         network="any",
         netlink=True,
@@ -109,15 +110,15 @@ KINDS: dict[str, Needs] = {
         capabilities=("CAP_NET_ADMIN",),
         without_calls=("@privileged", "@resources"),
     ),
-    # Replaces files of root's and of other groups, and asks systemd to read them.
+    # Replaces files of root and of other groups, and makes systemd read them.
     "restoring": Needs(
         capabilities=("CAP_CHOWN", "CAP_FOWNER", "CAP_DAC_OVERRIDE"), without_calls=("@resources",)
     ),
-    # Asks systemd, and the proxy by its closed socket, whose map it writes; hands requests on to an
-    # engine.
+    # Asks systemd, and the proxy by its root-only socket, whose map it writes; passes requests on
+    # to an engine.
     "resting": Needs(
         network="loopback",
-        # Which of the weights are in the page cache: the call is in no set.
+        # Reads which of the weights are in the page cache: the call is in no set.
         calls=("@system-service", "mincore"),
         capabilities=("CAP_CHOWN", "CAP_DAC_OVERRIDE"),
         without_calls=("@resources",),
@@ -125,12 +126,12 @@ KINDS: dict[str, Needs] = {
         processes=True,
     ),
     # Describes the machine as the probe does, compiles a program that reads memory and asks the
-    # proxy; the engine's own code it has run in a unit of the kind `engine`.
+    # proxy; the engine's own code runs in a unit of the kind `engine`.
     "measuring": Needs(
         network="loopback", netlink=True, proc=True, processes=True, compiles=True
     ),
-    # Looks at all that was applied: files of any owner, environments and sockets of other users'
-    # processes, the packet filter, the proxy's socket. It writes its result alone.
+    # Reads all that was applied: files of any owner, environments and sockets of other users'
+    # processes, the packet filter, the proxy's socket. It writes only its result.
     "looking": Needs(
         netlink=True,
         capabilities=("CAP_DAC_OVERRIDE", "CAP_NET_ADMIN", "CAP_SYS_PTRACE"),
@@ -138,8 +139,8 @@ KINDS: dict[str, Needs] = {
         proc=True,
         processes=True,
     ),
-    # Writes what kimi-prov knows of the machine: files of any owner are read, systemd and the GPUs
-    # asked, connections listed.
+    # Writes kimi-prov's metrics of the machine: reads files of any owner, asks systemd and the
+    # GPUs, lists connections.
     "metrics": Needs(
         netlink=True,
         capabilities=("CAP_DAC_READ_SEARCH",),
@@ -149,7 +150,8 @@ KINDS: dict[str, Needs] = {
         processes=True,
         clock=True,
     ),
-    # The distribution's node exporter, asked by the proxy: it reads what the kernel tells all.
+    # The distribution's node exporter, behind the proxy: it reads what the kernel shows to all
+    # users.
     "exporter": Needs(
         network="loopback",
         netlink=True,
@@ -159,9 +161,9 @@ KINDS: dict[str, Needs] = {
         processes=True,
         clock=True,
     ),
-    # Prometheus and Alertmanager: they ask other machines, and are asked.
+    # Prometheus and Alertmanager: they send requests to other machines, and receive them.
     "monitor": Needs(network="any", netlink=True, without_calls=("@privileged", "@resources")),
-    # keepalived: it speaks VRRP, gives the address to an interface, and asks the proxy as its user.
+    # keepalived: it speaks VRRP, adds the address to an interface, and asks the proxy as its user.
     "address": Needs(
         network="any",
         netlink=True,
@@ -170,7 +172,7 @@ KINDS: dict[str, Needs] = {
         without_calls=("@resources",),
     ),
     # Asks engines and the proxy on loopback, and reads the stacks of other users' processes without
-    # stopping them. It restarts units by asking systemd.
+    # stopping them. It restarts units through systemd.
     "watching": Needs(
         network="loopback",
         capabilities=("CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"),
@@ -211,8 +213,8 @@ def build_settings(
     """Return the settings of [Service] for a kind of unit, sorted by name.
 
     `write`: directories that it may write to. `capabilities`: beside those of its kind, and given
-    to a user who has none. `peers`: addresses that it may reach besides the loopback, and be
-    reached from. `rdma`: with the devices that leave the kernel's network out.
+    to a user who has none. `peers`: addresses that it may reach, and be reached from, besides the
+    loopback. `rdma`: with the devices that bypass the kernel's network.
     """
     needs = KINDS[kind]
     bounds = " ".join([*needs.capabilities, *capabilities])
@@ -286,7 +288,7 @@ def build_sandbox_options(
 ) -> list[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
 
-    It has the cache to write to, and a /tmp of its own. `peers`: addresses that it reaches beside
+    It may write to the cache, and has a /tmp of its own. `peers`: addresses that it reaches beside
     the loopback. `rdma`: whether it has the RDMA devices. `binds`: whether it may choose the CPUs
     that it runs on.
     """
@@ -294,7 +296,7 @@ def build_sandbox_options(
     given = [
         f"User={paths.USER}",
         f"Group={paths.USER}",
-        # Python looks there for modules: not a directory that the service can write to.
+        # Python searches modules there: not a directory that the service can write to.
         f"WorkingDirectory={paths.HOME}",
         f"Environment={LOOPBACK}",
         "UMask=0077",
@@ -318,7 +320,7 @@ def build_sandbox_options(
 _CLOSED = (
     *(paths.ETC, paths.ROOT, paths.HOME, paths.RUN, paths.GROUP_RUN),
     *("/run/kimi-proxy", "/run/dbus", "/etc/ssh", "/etc/ssl/private"),
-    # Sockets that everybody may write to; /dev/log leads into the journal's directory.
+    # Sockets that all users may write to; /dev/log leads into the journal's directory.
     *(f"/run/systemd/{name}" for name in ("private", "notify", "journal", "userdb", "resolve")),
     *("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"),  # noqa: S108
 )
@@ -327,7 +329,7 @@ _CLOSED = (
 def build_code_options(limit_s: float) -> list[str]:
     """Return the options of systemd-run for code that a model wrote; it may run `limit_s`."""
     given = [
-        # A user that is there as long as the unit is.
+        # A user that exists only as long as the unit.
         "DynamicUser=yes",
         "PrivateNetwork=yes",
         "PrivateIPC=yes",
@@ -339,8 +341,8 @@ def build_code_options(limit_s: float) -> list[str]:
         "MemoryMax=512M",
         "MemorySwapMax=0",
         "TasksMax=32",
-        # Where the kernel's controllers are not there, as in a container: tasks of its user, and
-        # memory of each process.
+        # For machines without the kernel's controllers, as in a container: limits on the user's
+        # tasks, and on the memory of each process.
         "LimitNPROC=32",
         "LimitAS=1G",
         "CPUQuota=100%",

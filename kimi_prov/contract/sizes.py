@@ -1,16 +1,16 @@
-"""How a number of bytes is written for a person, everywhere: plans, progress, errors, reports."""
+"""The form of a number of bytes for people, everywhere: plans, progress, errors, reports."""
 
 from __future__ import annotations
 
 
 def format_bytes(size: float | None) -> str:
-    """Write bytes in binary units with one decimal: 554.3 GiB, 32.0 MiB, 512 B; None is "unknown".
+    """Format bytes in binary units with one decimal: 554.3 GiB, 32.0 MiB, 512 B; None is "unknown".
 
-    One unit for all, files and disks included, because what is shown together gets added up and
-    compared: weights go into GPU memory, RAM or a RAM disk, and those are sold and reported in
+    One unit for all, files and disks included, because sizes that are shown together get added up
+    and compared: weights go into GPU memory, RAM or a RAM disk, and those are sold and reported in
     powers of 1024 (nvidia-smi's MiB, /proc/meminfo, tmpfs). The hub and disk vendors write the same
-    bytes in decimal units: 595 GB are 554 GiB. A rate of memory or of a disk stays in GB/s, as
-    its data sheet has it, and so does a figure in a product's name. JSON has bytes.
+    bytes in decimal units: 595 GB are 554 GiB. A rate of memory or of a disk stays in GB/s, as in
+    its data sheet, and so does a figure in a product's name. JSON has bytes.
     """
     if size is None:
         return "unknown"
@@ -21,7 +21,7 @@ def format_bytes(size: float | None) -> str:
 
 
 def format_file_count(count: int) -> str:
-    """Write a number of files with the right word."""
+    """Format a number of files with the right word."""
     return "1 file" if count == 1 else f"{count} files"
 
 
@@ -30,5 +30,5 @@ FULL_SHARE, FULL_BYTES = 0.05, 20_000_000_000
 
 
 def is_nearly_full(free: int, size: int) -> bool:
-    """Whether a file system has so little room that logs, downloads and starts may fail."""
+    """Return whether a file system has so little space that logs, downloads and starts may fail."""
     return free < FULL_SHARE * size and free < FULL_BYTES

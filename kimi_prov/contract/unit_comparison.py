@@ -1,8 +1,8 @@
-"""Compare two versions of a unit: what its running process depends on, and what differs.
+"""Compares two versions of a unit: what its running process depends on, and what differs.
 
-Left out are comments, descriptions, the order in which systemd does not read, and what takes
-effect without a new process: checks before and after a start, timeouts, restarts, logging. A
-directive that is not known here counts as one that a process depends on.
+Left out are comments, descriptions, orders without a meaning for systemd, and what takes effect
+without a new process: checks before and after a start, timeouts, restarts, logging. An unknown
+directive counts as one that a process depends on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Form = dict[str, dict[str, str]]
 _PYTHON = re.compile(r".*/bin/python[0-9.]*")
 _FLAG = re.compile(r"--?[A-Za-z]")
 _COMMAND_LINE = "command line"
-# Subcommand of the program on the machine that starts an engine behind the machine key, and the one
-# that does so once the other hosts of a group are there.
+# The subcommand of the program on the machine that starts an engine behind the machine key, and the
+# one that does so once the other hosts of a group are there.
 _GATED = "engine"
 _SUPERVISED = "group"
-# Its options that are limits of a start: they hold from the next one on, as those of a unit.
+# Its options that are limits of a start: they take effect at the next start, like those of a unit.
 LOADING, ROUNDS = "--loading", "--rounds"
 _LIMITS = (LOADING, ROUNDS)
 _MACHINE_KEY = "machine key"
@@ -40,7 +40,7 @@ _LATER = re.compile(
     r"\w*|Type|KillMode|(Kill|FinalKill|RestartKill)Signal|SendSIG\w+|SuccessExitStatus|OOMPolicy|"
     r"Watchdog\w+|NotifyAccess|RuntimeDirectory\w*"
 )
-# Each assignment adds words, an empty one takes all away; systemd reads them in any order.
+# Each assignment adds words, an empty one removes all; systemd reads them in any order.
 _WORDS = re.compile(
     r"AmbientCapabilities|CapabilityBoundingSet|IPAddress(Allow|Deny)|SupplementaryGroups|"
     r"(ReadWrite|ReadOnly|Inaccessible|Exec|NoExec)Paths|Restrict(AddressFamilies|FileSystems)|"
@@ -64,19 +64,19 @@ def build_gated_command(
     """Return the command line by which `program` starts the engine, behind the machine key.
 
     `argv` is `PYTHON -m MODULE ARGUMENT...`. `supervision`: options of the supervisor that starts
-    it as one of a group.
+    it as a member of a group.
     """
     supervised = [_SUPERVISED, *supervision, "--"] if supervision else []
     return [argv[0], program, *supervised, _GATED, *argv[1:]]
 
 
 def is_gated(of: Form) -> bool:
-    """Whether the engine of a unit asks for the machine key."""
+    """Return whether the engine of a unit requires the machine key."""
     return _MACHINE_KEY in of["protection"]
 
 
 def is_supervised(of: Form) -> bool:
-    """Whether the engine of a unit is one of a group's."""
+    """Return whether the engine of a unit is a member of a group."""
     return "group" in of
 
 
@@ -101,7 +101,7 @@ def parse_form(text: str) -> Form:
     if bare != start:
         found["protection"][_MACHINE_KEY] = ""
     if supervision:
-        # Only where there is one: the stamps of engines that run alone stay as they are.
+        # Only where there is one: the digests of engines that run alone stay as they are.
         flags = _parse_flags(supervision)
         found["group"] = {name: flags[name] for name in flags if name not in _LIMITS}
     if binding:
@@ -113,12 +113,12 @@ def parse_form(text: str) -> Form:
 
 
 def compute_digest(of: Form) -> str:
-    """Return the hash of a form; a process with the same stamp need not be restarted."""
+    """Return the digest of a form; a process with the same digest need not be restarted."""
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_digest(text: str) -> str:
-    """Return the stamp that a unit gives its process; empty where it gives none."""
+    """Return the config digest that a unit gives its process; empty where it gives none."""
     environment: dict[str, str] = {}
     for name, value in parse_assignments(text):
         if name == "Environment":
@@ -140,7 +140,7 @@ def describe_differences(old: Form, new: Form) -> list[str]:
 def list_restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[str]:
     """Return why a process must be restarted; empty where it need not.
 
-    `had` is the form of the unit that the process was started with, None where it is not known.
+    `had` is the form of the unit with which the process was started, None where it is unknown.
     """
     if current_stamp == compute_digest(wanted):
         return []
@@ -220,11 +220,11 @@ def _add_directive(found: Form, name: str, value: str) -> None:
         category = "limits" if name.startswith("Limit") else "protection"
     if _WORDS.fullmatch(name) and value:
         every = [*found[category].get(name, "").split(), *value.split()]
-        # With `~` the later word takes from the earlier.
+        # With `~` the later word removes from the earlier.
         ordered = every if "~" in "".join(every) else sorted(set(every))
         value = " ".join(ordered)
     elif value and category == "protection" and name in found[category]:
-        # It may be one that systemd takes several times: no part of it may be lost.
+        # systemd may take it several times: no part of it may be lost.
         value = f"{found[category][name]}\n{value}".lstrip("\n")
     found[category][name] = value
 
@@ -241,7 +241,7 @@ def _split_gate(line: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _split_command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Split a command line: what binds the engine, the engine itself, and its arguments by flag."""
+    """Split a command line: the binding before the engine, the engine, its arguments by flag."""
     at = next((n for n, word in enumerate(line) if _PYTHON.fullmatch(word)), 0)
     rest = line[at + 1 :]
     engine = {"python": line[at]} if line else {}
@@ -253,7 +253,7 @@ def _split_command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str
 def _parse_flags(words: list[str]) -> dict[str, str]:
     """Return the values of each flag.
 
-    A parser of flags does not mind their order; it does among `--x`, `--x` and `--no-x`.
+    A parser of flags ignores their order, except among `--x`, `--x` and `--no-x`.
     """
     flags: dict[str, list[str]] = {}
     family = ""

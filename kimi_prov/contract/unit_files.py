@@ -9,7 +9,7 @@ _NAMED = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def quote_argument(value: object) -> str:
-    """Quote one argument of an Exec line: `%` and `$` would be replaced, the rest be split."""
+    """Quote one argument of an Exec line: `%` and `$` would be replaced, other signs split it."""
     return _quote(str(value).replace("%", "%%").replace("$", "$$"))
 
 

@@ -18,7 +18,7 @@ WARM = "kimi-warm.service"
 RAM_MOUNT = "srv-kimi-ram.mount"
 PROXY = "kimi-proxy.service"
 WEB = "kimi-web.service"
-# Counts what keys use, and says which of them may go on.
+# Counts what keys use, and decides which of them may go on.
 USAGE = "kimi-usage.service"
 FIREWALL = "kimi-firewall.service"
 # Orders and renews the certificate, and closes the port of its challenge.
@@ -27,26 +27,26 @@ ACME_TIMER = "kimi-acme.timer"
 # Compares the machine with what was applied to it.
 DRIFT = "kimi-drift.service"
 DRIFT_TIMER = "kimi-drift.timer"
-# Writes what kimi-prov knows of the machine as metrics; and what shows these and the machine's own.
+# Writes kimi-prov's metrics of the machine; and serves these and the machine's own.
 METRICS = "kimi-metrics.service"
 METRICS_TIMER = "kimi-metrics.timer"
 NODE_EXPORTER = "kimi-node-exporter.service"
-# Of a host that watches others, or itself.
+# On a host that monitors others, or itself.
 PROMETHEUS = "kimi-prometheus.service"
 ALERTMANAGER = "kimi-alertmanager.service"
 MONITOR_FIREWALL = "kimi-monitor-firewall.service"
-# Sees that an engine hangs, keeps why, and restarts it.
+# Detects that an engine hangs, keeps evidence, and restarts it.
 WATCHDOG = "kimi-watchdog.service"
 # Has the address that gateways share, or waits for it.
 GATEWAY_ADDRESS = "kimi-gateway-address.service"
-# Counts how long nobody has asked; wakes the machine when somebody does.
+# Measures how long no client has asked; wakes the machine when one does.
 IDLE = "kimi-idle.service"
 IDLE_TIMER = "kimi-idle.timer"
 WAKE = "kimi-wake.service"
 WAKE_SOCKET = "kimi-wake.socket"
-# At a boot, before the engines: puts back what served where a switch was cut.
+# At a boot, before the engines: restores what served where a switch was interrupted.
 RETURN = "kimi-return.service"
-# Transient: they run while something is given, installed, switched, stopped, kept, tuned or
+# Transient: they run only while something is shared, installed, switched, stopped, stored, tuned or
 # measured.
 SHARE = "kimi-share.service"
 SWITCH = "kimi-switch.service"
@@ -59,9 +59,9 @@ UNDRAIN_TIMER = "kimi-undrain.timer"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
-# Code of the engine that is no server: its parser, a proof, the parts of a bench.
+# Code of the engine that is not a server: its parser, a proof, the parts of a bench.
 SANDBOX = "kimi-sandbox.service"
-# Code that the model wrote, when the acceptance suite tries it.
+# Code that the model wrote, when the acceptance suite runs it.
 CODE = "kimi-code.service"
 
 SERVE_TEMPLATE = "kimi-serve@.service"
@@ -72,7 +72,7 @@ ALL_SERVE = f"{SERVE_PREFIX}*.service"
 # systemd puts the instances of a template into a slice named after it, with `-` escaped.
 SERVE_SLICE = "system-kimi\\x2dserve.slice"
 
-# Every unit of ours, whatever version made it: `destroy` takes these away and no other.
+# Every unit of ours, of any version: `destroy` removes these and no others.
 OURS = (
     FETCH,
     CONVERT,
@@ -116,7 +116,7 @@ OURS = (
     SERVE_TEMPLATE,
     RANK,
 )
-# Those of them that are there while nothing is under way.
+# Those of them that exist while no job runs.
 LASTING = (
     FETCH,
     CONVERT,
@@ -155,42 +155,42 @@ PERSISTENCED = "nvidia-persistenced.service"
 
 
 def build_serve_name(index: int) -> str:
-    """Name of the unit of engine instance `index`."""
+    """Return the name of the unit of engine instance `index`."""
     return f"{SERVE_PREFIX}{index}.service"
 
 
 def is_serve(name: str) -> bool:
-    """Whether a unit runs an engine of ours, or a host's part of one."""
+    """Return whether a unit runs one of our engines, or a host's part of one."""
     return name.startswith(SERVE_PREFIX) or name == RANK
 
 
 def get_engine_unit(instance: Mapping[str, Any]) -> str:
-    """Name of the unit that runs one of the plan's `instances`."""
+    """Return the name of the unit that runs one of the plan's `instances`."""
     return str(instance.get("unit") or build_serve_name(instance["index"]))
 
 
 def find_shared_file(name: str) -> str:
-    """Name of the file that a unit of an engine has beside its drop-in."""
+    """Return the name of the file that a unit of an engine has beside its drop-in."""
     return RANK if name == RANK else SERVE_TEMPLATE
 
 
 def is_ours(name: str) -> bool:
-    """Whether kimi-prov makes a unit of this name."""
+    """Return whether kimi-prov makes a unit of this name."""
     return name in OURS or _INSTANCE.fullmatch(name) is not None
 
 
 def list_journals() -> tuple[str, ...]:
-    """Name the units whose journals are ours, as journalctl takes them: instances by a pattern."""
+    """Return our units for journalctl: instances by a pattern."""
     return tuple(ALL_SERVE if name == SERVE_TEMPLATE else name for name in OURS)
 
 
 def shorten(name: str) -> str:
-    """Return a unit's name as people say it: serve@0, proxy, srv-kimi-ram.mount."""
+    """Return a unit's short name: serve@0, proxy, srv-kimi-ram.mount."""
     return name.removeprefix("kimi-").removesuffix(".service") if is_ours(name) else name
 
 
 def find_unit(text: str) -> str | None:
-    """Return the unit, or the pattern of all instances, that somebody means; None for no one's.
+    """Return the unit, or the pattern of all instances, that a user names; None for an unknown one.
 
     `serve` is all instances; any name may be given with `kimi-` and its suffix, or without.
     """

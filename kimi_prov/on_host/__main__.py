@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Subcommand(NamedTuple):
     """A module with `main(argv) -> exit status`, which is imported only when it is called.
 
-    `answer`: the type of what it answers, of a module in kimi_prov/contract/documents; where steps
-    answer differently, of each by its first word, "" without one, and "*" of all others. None for
-    what is no answer: a unit's own work, and what other programs read.
+    `answer`: the type of its answer, in a module of kimi_prov/contract/documents; where verbs have
+    different answers, a type for each first word, "" without a word, and "*" for all others. None
+    where it has no answer: a unit's own work, and output for other programs.
     """
 
     module: str

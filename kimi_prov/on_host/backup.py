@@ -1,14 +1,14 @@
-"""`backup`: what of this machine cannot be made again, in one archive, and put back.
+"""`backup`: an archive of what cannot be made again on this machine, and its restore.
 
     backup make --for UID        an archive that this user may fetch
     backup receive --for UID     an empty folder that this user may write one to
     backup restore SHA256        put back what is in the archive there
     backup end                   remove the archive
 
-In it: the hashes of the API keys with their rules, what was used by key and day, the certificate
-with its key, the ACME account, the history, and what the page keeps. What `apply` makes from the
-inventory is not. It is put back on a machine on which `apply` has run: users and services are
-there, and what is not the plan's is left out.
+The archive holds the hashes of the API keys with their rules, the use by key and day, the
+certificate with its key, the ACME account, the history, and the web UI's data. What `apply` makes
+from the inventory is left out. It is restored on a machine on which `apply` has run: users and
+services exist there, and what the plan does not have is left out.
 
 Decides: what a backup holds, and where it is restored.
 Applied by: playbooks/backup.yml.
@@ -70,19 +70,19 @@ ORDER = "acme.json"
 ACCOUNTS = "acme/accounts/"
 HISTORY = "history/"
 WEB_UI = "page.tar.gz"
-# Of these an archive has at most one; none is larger than any that a machine has.
+# An archive has at most one of each of these files; none is larger than on any machine.
 _SINGLE = (KEYS, KEY_METADATA, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, WEB_UI, USAGE)
 _MAX_SMALL_BYTES = 1 << 20
-# A row a key and day, of hundreds of keys over years.
+# One row a key and day, for hundreds of keys over years.
 _MAX_USAGE_BYTES = 256 << 20
 _ENTRY = re.compile(rf"history/(\d{{4,9}})/{re.escape(entries.ENTRY)}")
 _KEY = re.compile(r"[!-~]{8,200}")
-# Each machine makes its own, and has it in a file beside the hashes.
+# Each machine makes these keys itself, and has each in a file beside the hashes.
 _MACHINES = (publish.VERIFY, layout.WEB_KEY_NAME)
 
 
 def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
-    """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
+    """Make an archive that the user `reader` may fetch; return its path and its contents."""
     plan = _read_plan(paths)
     return transfer.make_archive(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
 
@@ -124,7 +124,7 @@ def _save(paths: Paths, plan: Plan, descriptor: int) -> dict[str, Any]:
 
 
 def _describe_contents(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Tell what an archive with these files holds."""
+    """Describe the contents of an archive with these files."""
     there = set(names)
     known = sorted(set(publish.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
     found = [match[1] for match in map(_ENTRY.fullmatch, names) if match]
@@ -140,16 +140,16 @@ def _describe_contents(names: list[str], key_map: str, pem: str, page: Any) -> d
 
 
 def _find_certificate(paths: Paths, plan: Plan) -> tuple[str, Path]:
-    """Return under which name which file with the certificate goes along."""
+    """Return, by its name in the archive, the file that belongs to the certificate."""
     issued = plan["proxy"]["tls"]["mode"] == "acme" and paths.acme_pem.exists()
     return (ISSUED, paths.acme_pem) if issued else (CERTIFICATE, paths.tls_pem)
 
 
 def _list_files(paths: Paths, plan: Plan) -> Iterator[tuple[str, Path]]:
-    """Give the files of an archive, by their name in it."""
+    """Return the files of an archive, by their name in it."""
     single = {KEYS: paths.key_map, KEY_METADATA: paths.key_book, OPERATOR: paths.operator_new}
     if plan["proxy"]["tls"]["mode"] != "files":
-        # The inventory has the others.
+        # The inventory has the other certificates.
         single |= dict([_find_certificate(paths, plan)])
     if ISSUED in single:
         single[ORDER] = paths.acme_state
@@ -163,7 +163,10 @@ def _list_files(paths: Paths, plan: Plan) -> Iterator[tuple[str, Path]]:
 
 
 def _list_account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
-    """Give the files of the client's account; its folder is its user's, who could lay a trap."""
+    """Return the files of the ACME client's account.
+
+    The folder belongs to the client's user, who could put links there.
+    """
     top = paths.acme / "client" / "config" / "accounts"
     uid, _ = find_owner_ids(layout.ACME_USER, layout.ACME_USER)
     for name in archives.list_names(top):
@@ -173,11 +176,11 @@ def _list_account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
 
 
 def _open_regular(name: str, _flags: int) -> int:
-    """Open a regular file, and nothing that a link leads to."""
+    """Open a regular file; never follow a link."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise HostError(f"{name} is no regular file", "look who put it there, and remove it")
+        raise HostError(f"{name} is not a regular file", "look who put it there, and remove it")
     return descriptor
 
 
@@ -197,11 +200,11 @@ def _add_web_ui(
     plan: Plan,
     left_out: list[str],
 ) -> Any:  # noqa: ANN401
-    """Add the page's own archive; return what it holds, None without one."""
+    """Add the web UI's own archive; return its contents, None without a web UI."""
     web = _find_web_ui(paths, plan)
     if not web:
         if paths.locate(layout.WEB).is_dir():
-            left_out.append(f"the page's data in {layout.WEB}: no page is planned here")
+            left_out.append(f"the web UI's data in {layout.WEB}: no web UI is planned here")
         return None
     if not Path(web["data"], DATABASE).exists():
         return None
@@ -213,7 +216,7 @@ def _add_web_ui(
 
 
 def _find_web_ui(paths: Paths, plan: Plan) -> dict[str, Any] | None:
-    """Return the plan's page, None where none is planned."""
+    """Return the plan's web UI, None where none is planned."""
     web = plan.get("web")
     return {**web, "data": str(paths.locate(web["data"]))} if web else None
 
@@ -224,7 +227,7 @@ def _describe_web_ui(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_known(name: str) -> bool:
-    """Whether an archive may have a file of this name."""
+    """Return whether an archive may have a file of this name."""
     if name in _SINGLE:
         return True
     return archives.is_safe_name(name) and (
@@ -234,7 +237,7 @@ def _is_known(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Contents:
-    """What came, read and found to be what it should be, before anything is put back."""
+    """The contents of an archive, read and checked before anything is restored."""
 
     folder: Path
     names: list[str]
@@ -249,24 +252,24 @@ class Contents:
     history: tuple[dict[str, Any], ...] = ()
 
     def has(self, *names: str) -> bool:
-        """Whether one of these files is there."""
+        """Return whether the archive has one of these files."""
         return bool({*names} & {*self.names})
 
 
 def read(source: IO[bytes], folder: Path) -> Contents:
-    """Unpack an archive below `folder` and read it. Raises HostError for what is none of ours."""
+    """Unpack an archive below `folder` and read it. Raises HostError unless it is one of ours."""
     names, manifest = archives.unpack(source, folder, SCHEMA, _is_known)
     made, hostname = manifest.get("made_unix"), manifest.get("hostname")
     if not isinstance(made, int) or not isinstance(hostname, str):
         raise HostError(
-            "the archive's manifest tells neither when nor where it was made", archives.BAD
+            "the archive's manifest does not say when and where it was made", archives.BAD
         )
     single = {*_SINGLE} - {WEB_UI, USAGE}
     small = {name: _read_small(folder / name) for name in names if name in single}
     lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
     found = publish.parse_map("\n".join(lines))
     if len(found) != len(lines):
-        raise HostError(f"its {KEYS} has lines that are no hash of a key", archives.BAD)
+        raise HostError(f"its {KEYS} has lines without the hash of a key", archives.BAD)
     book = _parse_key_metadata(small.get(KEY_METADATA))
     usage = _read_usage(folder / USAGE) if USAGE in names else ()
     operator = small.get(OPERATOR, "").strip()
@@ -283,7 +286,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
 
 
 def _parse_key_metadata(text: str | None) -> metadata.KeyMetadata:
-    """Read the rules of keys; none where the archive is of a version before them."""
+    """Read the rules of keys; none where the archive is older than rules."""
     try:
         return metadata.parse(json.loads(text)) if text is not None else {}
     except (ValueError, AttributeError, HostError) as error:
@@ -291,9 +294,9 @@ def _parse_key_metadata(text: str | None) -> metadata.KeyMetadata:
 
 
 def _read_usage(path: Path) -> tuple[dict[str, Any], ...]:
-    """Read what was used, by key and day."""
+    """Read the use by key and day."""
     if path.stat().st_size > _MAX_USAGE_BYTES:
-        raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
+        raise HostError(f"its {path.name} is larger than on any machine", archives.BAD)
     try:
         return tuple(usage_store.parse_rows(json.loads(path.read_bytes())))
     except (ValueError, KeyError, TypeError) as error:
@@ -301,9 +304,9 @@ def _read_usage(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _read_entry(folder: Path, name: str) -> dict[str, Any]:
-    """Return an entry of the history as a line of the list."""
+    """Return an entry of the history as a row of the list."""
     if (folder / name).stat().st_size > _MAX_SMALL_BYTES:
-        raise HostError(f"its {name} is larger than any that a machine has", archives.BAD)
+        raise HostError(f"its {name} is larger than on any machine", archives.BAD)
     try:
         entry = entries.from_other_machine(read_json(folder / name))
     except ValueError as error:
@@ -315,11 +318,11 @@ def _read_entry(folder: Path, name: str) -> dict[str, Any]:
 
 def _read_small(path: Path) -> str:
     if path.stat().st_size > _MAX_SMALL_BYTES:
-        raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
+        raise HostError(f"its {path.name} is larger than on any machine", archives.BAD)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise HostError(f"its {path.name} is no text", archives.BAD) from error
+        raise HostError(f"its {path.name} is not text", archives.BAD) from error
 
 
 def _require_pair(pem: str) -> None:
@@ -330,7 +333,7 @@ def _require_pair(pem: str) -> None:
 
 
 def _read_order(path: Path) -> dict[str, Any]:
-    """Return for what the certificate was issued; empty where the archive does not tell."""
+    """Return for what the certificate was issued; empty where the archive does not say."""
     issued = read_json(path).get("issued")
     issued = issued if isinstance(issued, dict) else {}
     names, contact = issued.get("names"), issued.get("contact")
@@ -344,11 +347,11 @@ def _read_order(path: Path) -> dict[str, Any]:
 
 
 def restore(paths: Paths, sha256: str) -> dict[str, Any]:
-    """Put back what is in the archive that came, as far as the plan has a place for it.
+    """Restore the contents of the archive, as far as the plan has them.
 
-    All of it is read and checked first. The page goes first: one that does not answer with what
-    was put back gets its own again, HostError is raised, and nothing else is changed. Return what
-    is there now, and with a reason each what was left out.
+    Everything is read and checked first. The web UI is restored first: if it does not answer with
+    the restored data, it gets its own data again, HostError is raised, and nothing else is changed.
+    Return what was restored, and what was left out, each with its reason.
     """
     plan = _read_plan(paths)
     with transfer.open_received(paths, sha256) as descriptor:
@@ -367,7 +370,7 @@ def _restore(paths: Paths, plan: Plan, contents: Contents) -> dict[str, Any]:
     first = gateways.find_key_gateway(plan) if gateways.is_gateway(plan) else None
     if first:
         if contents.keys:
-            left_out.append(f"keys and certificate: {first} has them for all gateways")
+            left_out.append(f"keys and certificate: {first} makes them for all gateways")
     elif groups.serves_clients(plan):
         _restore_keys(paths, contents)
         _restore_usage(paths, contents, left_out)
@@ -386,7 +389,7 @@ def _restore(paths: Paths, plan: Plan, contents: Contents) -> dict[str, Any]:
 
 
 def _restore_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
-    """Put back the entries whose numbers this machine has not: as a list, for reading alone."""
+    """Restore the entries whose numbers this machine does not have: as a list, only to be read."""
     there = {*entries.list_numbers(paths)}
     both = sorted(there & {entry["number"] for entry in contents.history})
     for entry in contents.history:
@@ -394,7 +397,7 @@ def _restore_history(paths: Paths, contents: Contents, left_out: list[str]) -> N
             entries.write(paths, entry)
     if both:
         left_out.append(
-            f"entries of the history that this machine has itself: {', '.join(map(str, both))}"
+            f"entries of the history that this machine has as well: {', '.join(map(str, both))}"
         )
 
 
@@ -405,15 +408,15 @@ def _restore_web_ui(paths: Paths, plan: Plan, contents: Contents, left_out: list
     if not web:
         first = gateways.find_key_gateway(plan)
         left_out.append(
-            f"the page's data: {first} has the page for all machines; restore it there"
+            f"the web UI's data: {first} runs the web UI for all machines; restore it there"
             if first
-            else "the page's data: set kimi_web_ui: true, apply, and restore again"
+            else "the web UI's data: set kimi_web_ui: true, apply, and restore again"
         )
         return None
     with (contents.folder / WEB_UI).open("rb") as stream:
         told = web_backup.stage(web, stream.fileno())
     web_backup.switch(web)
-    # The password that nobody has seen yet opens the accounts that it was made with, no others.
+    # The password that was not shown yet belongs to the accounts that it was made with.
     unseen = contents.folder / WEB_ADMIN
     admin = read_json(unseen) if contents.has(WEB_ADMIN) else {}
     if isinstance(admin.get("email"), str) and isinstance(admin.get("password"), str):
@@ -424,10 +427,10 @@ def _restore_web_ui(paths: Paths, plan: Plan, contents: Contents, left_out: list
 
 
 def _restore_keys(paths: Paths, contents: Contents) -> None:
-    """Put back the operator's key, and those that this machine has not.
+    """Restore the operator's key, and the keys that this machine does not have.
 
-    Of a name that both have this machine's counts: it is the inventory's. The next apply takes
-    away what the inventory does not name, as ever.
+    If both have a key of one name, this machine's stays: it is from the inventory. The next apply
+    removes the keys that the inventory does not name, as always.
     """
     old = {name: value for name, value in contents.keys.items() if name not in _MACHINES}
     if not old:
@@ -436,24 +439,24 @@ def _restore_keys(paths: Paths, contents: Contents) -> None:
     wanted = {**old, **now}
     if publish.OPERATOR in old:
         wanted[publish.OPERATOR] = old[publish.OPERATOR]
-        # While there is one in clear, it is the one that counts.
+        # While the operator's key exists in clear, it is authoritative.
         if contents.operator:
             write_atomic(paths.operator_new, contents.operator + "\n", 0o600)
             wanted[publish.OPERATOR] = publish.hash_key(contents.operator)
         else:
             remove(str(paths.operator_new))
-    # An added key comes with its hash: else the next apply would not know it.
+    # An added key needs its hash in the metadata: else the next apply would remove it.
     known = {name: entry for name, entry in contents.book.items() if name not in now}
     publish.publish(paths, wanted, {**known, **metadata.read(paths)})
 
 
 def _restore_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
-    """Put back what was used on days of which this machine knows nothing of that key."""
+    """Restore the use of each key on days for which this machine has no row of it."""
     if not contents.usage:
         return
     if not paths.usage_db.exists():
         left_out.append(
-            f"what keys used: {unit_names.USAGE} has not run here; apply, restore again"
+            f"the use of keys: {unit_names.USAGE} has not run here; apply, restore again"
         )
         return
     usage_store.import_rows(paths.usage_db, contents.usage)
@@ -478,13 +481,13 @@ def _restore_certificate(paths: Paths, plan: Plan, contents: Contents, left_out:
     elif planned["mode"] == "self-signed" and tls.is_valid_for(contents.pem, planned["names"]):
         tls.install(paths, contents.pem)
     else:
-        left_out.append("the certificate: it is not what the plan takes, or it ends soon")
+        left_out.append("the certificate: it does not fit the plan, or it ends soon")
 
 
 def _restore_accounts(paths: Paths, plan: Plan, contents: Contents, left_out: list[str]) -> None:
-    """Put the client's account back, in a folder of its own that takes the place of the other.
+    """Restore the ACME client's account, in a new folder that replaces the present one.
 
-    Root writes nothing into a folder that is the client's.
+    Root writes nothing into a folder that belongs to the client.
     """
     if not any(name.startswith(ACCOUNTS) for name in contents.names):
         return
@@ -499,7 +502,7 @@ def _restore_accounts(paths: Paths, plan: Plan, contents: Contents, left_out: li
 
 
 def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None:
-    """Put a copy of a folder at `folder/name`, whole, in the place of what is there."""
+    """Replace `folder/name` by a complete copy of a folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     new, old = folder / f".{name}.new", folder / f".{name}.old"
     for left in (new, old):
@@ -518,13 +521,13 @@ def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None
 
 
 def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
-    """Make an empty folder that the user `writer` may put an archive into."""
+    """Make an empty folder into which the user `writer` may put an archive."""
     _read_plan(paths)
     return transfer.prepare_folder(paths, writer)
 
 
 def main(argv: list[str]) -> int:
-    """Do one of the four; prints JSON."""
+    """Run one of the four actions; print JSON."""
     archives.limit_memory()
     return transfer.run_command(
         "backup", transfer.Steps(make_archive, prepare_folder, restore), argv

@@ -1,8 +1,8 @@
 """`settled`: whether files, units and weights are already converged, in one call.
 
 Reads {"files": {PATH: SHA256}, "units": [NAME], "weights": bool, "staged": bool, "converted": bool}
-from standard input. A role calls this first and does nothing more where the answer is yes: that is
-what makes a second apply quick. The subcommand keeps its old name, because `apply --check` calls
+from standard input. A role calls this first and does nothing more where everything is converged:
+this makes a second apply quick. The subcommand keeps its old name, because `apply --check` calls
 whatever version is installed.
 """
 
@@ -38,7 +38,7 @@ def find_difference(wanted: dict[str, Any]) -> str | None:
     shown = units.read_states(*names) if names else {}
     for name in names:
         unit = shown.get(name, {})
-        # a mount is pulled in by what needs it: only services are enabled
+        # A mount is started by the units that need it: only services are enabled.
         enabled = unit.get("enabled") or not name.endswith(".service")
         if unit.get("state") != "active" or not enabled:
             return str(name)
@@ -46,7 +46,7 @@ def find_difference(wanted: dict[str, Any]) -> str | None:
 
 
 def _find_unprepared(wanted: dict[str, Any]) -> str | None:
-    """Return the weights that are not fetched, in memory or converted as planned."""
+    """Return which weights are not fetched, in memory or converted as planned."""
     try:
         if wanted.get("weights"):
             parts = fetch.Config.load(paths.WEIGHTS).parts()
@@ -64,7 +64,7 @@ def _find_unprepared(wanted: dict[str, Any]) -> str | None:
 
 
 def _is_file_current(path: str, sha256: str) -> bool:
-    """Whether a file has these bytes, belongs to root, and may be read by all."""
+    """Return whether a file has these bytes, belongs to root, and may be read by all."""
     try:
         with open(path, "rb") as stream:
             stat = os.fstat(stream.fileno())

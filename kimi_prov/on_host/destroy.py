@@ -1,9 +1,9 @@
 """Restores the machine to its state before the first apply, as recorded then.
 
-Only what has exactly a name of ours goes, and only where a record of an apply is there or the file
-says itself that kimi-prov wrote it. What merely looks like ours stays and is told. Every step first
-checks whether there is anything to do, so an interrupted apply is undone as well as a complete one,
-and a second run changes nothing. The record is removed last.
+Only files with exactly one of our names are removed, and only where a record of an apply exists or
+the file itself says that kimi-prov wrote it. Other files with similar names stay and are reported.
+Every step first checks whether there is anything to do, so an interrupted apply is undone as well
+as a complete one, and a second run changes nothing. The record is removed last.
 
 Decides: what `destroy` removes.
 Applied by: roles/destroy.
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import DestroyAnswer
 
 UNIT_DIRECTORY = layout.UNITS[1:]
-# Every file that a role writes among the distribution's says so, except those of apt's own form.
+# Every file that a role writes into the distribution's folders says so, except where apt's format
+# forbids it.
 MARK = "Written by kimi-prov"
-# Where somebody's file may bear a name like ours; it stays and is told.
+# Folders in which a file of somebody else may have a name like ours; it stays and is reported.
 SHARED = (
     f"{UNIT_DIRECTORY}/*kimi*",
     "etc/sysctl.d/*kimi*",
@@ -74,7 +75,7 @@ class Undo:
         self.errors: list[str] = []
 
     def act(self, into: list[str], what: str, work: Callable[[], Any]) -> None:
-        """Record `what` and do it; a failure is recorded and does not stop the rest."""
+        """Record `what` and do it; a failure is recorded and does not stop the other steps."""
         into.append(what)
         if self.check:
             return
@@ -87,11 +88,12 @@ class Undo:
         return sorted(self.paths.root.glob(pattern))
 
     def _is_ours(self, path: Path) -> bool:
-        """Whether we made a file that bears a name of ours: a record says so, or the file does."""
+        """Return whether a record or the file itself says that we made it."""
         if self.before:
             return True
         if path.name.startswith("kimi-nvidia."):
-            # A repository and its key bear no mark. They go with the pin, and never without it.
+            # The files of a repository and its key do not say who wrote them. They are removed with
+            # the pin, and never without it.
             path = self.paths.locate(layout.NVIDIA_PIN)
         try:
             return MARK.encode() in path.read_bytes()
@@ -99,7 +101,7 @@ class Undo:
             return False
 
     def unit_files(self) -> list[Path]:
-        """Our unit files, and our drop-ins of the engine's instances."""
+        """List our unit files, and our drop-ins of the engine's instances."""
         found = [
             path
             for path in self._glob(f"{UNIT_DIRECTORY}/*")
@@ -113,7 +115,7 @@ class Undo:
         return sorted(found + [path for path in drop_ins if self._is_ours(path)])
 
     def units(self) -> None:
-        """Stop, disable and remove every unit of ours, the firewall's last."""
+        """Stop, disable and remove all our units, the firewall's last."""
         files = self.unit_files()
         foreign = {path.name for path in self._glob(f"{UNIT_DIRECTORY}/*") if path not in files}
         listed = run(
@@ -146,7 +148,7 @@ class Undo:
         return "/" + str(path.relative_to(self.paths.root))
 
     def firewall(self) -> None:
-        """Our table, and our rules in ufw or firewalld."""
+        """Remove our table, and our rules in ufw or firewalld."""
         for rule in firewall.remove_all(self.paths, check=self.check):
             where = rule.get("from") or "{}: {}".format(rule.get("zone"), rule.get("rule"))
             self.removed.append("{} rule for {}".format(rule["manager"], where))
@@ -156,7 +158,7 @@ class Undo:
                 self.act(self.removed, "nftables table " + " ".join(table), delete)
 
     def files(self) -> None:
-        """Files of ours among the distribution's, and its own that were replaced."""
+        """Remove our files in the distribution's folders; restore files that were replaced."""
         found = [self.paths.locate(name) for name in layout.AMONG_OTHERS]
         there = [path for path in found if path.exists() or path.is_symlink()]
         for path in [path for path in there if self._is_ours(path)]:
@@ -174,7 +176,7 @@ class Undo:
             self.act(self.restored, "file " + name, partial(write_atomic, path, str(content), mode))
 
     def tunables(self) -> None:
-        """Kernel settings that the plan changed, back to their values from before."""
+        """Restore the kernel settings that the plan changed."""
         ours = plans.read_machine_plan(self.paths.plan).get("tuning") or {}
         recorded = self.before.get("tunables") or {}
         for name in sorted(ours.get("sysctl") or {}):
@@ -198,7 +200,7 @@ class Undo:
             self.act(self.restored, what, partial(path.write_text, str(value)))
 
     def services(self) -> None:
-        """Services of the distribution that were switched off or on for us."""
+        """Restore the distribution's services that were switched off or on for us."""
         for name, was in sorted((self.before.get("services") or {}).items()):
             if not was:
                 continue
@@ -218,7 +220,7 @@ class Undo:
                     )
 
     def directories(self) -> None:
-        """/srv/kimi but for weights and the page's data (unless these shall go too), /etc/kimi."""
+        """Remove /etc/kimi, and /srv/kimi; weights and the web UI's data only if purged."""
         kept = [
             name
             for name, purge in (
@@ -246,17 +248,17 @@ class Undo:
                 self.act(self.removed, self._name(path), partial(_delete, path))
 
     def _of_etc(self, *, web_stays: bool) -> list[Path]:
-        """Return what of /etc/kimi goes: all, but the unseen password of an account that stays."""
+        """Return what of /etc/kimi is removed: all but an unseen password that still counts."""
         unseen = self.paths.web_admin_new
         if not (web_stays and unseen.exists()):
             return [self.paths.etc]
-        told = "a password that nobody has seen: `kimi-prov key` shows it after the next apply"
+        told = "a password that was not shown yet: `kimi-prov key` shows it after the next apply"
         self.kept.append(f"{layout.WEB_ADMIN_NEW}, {told}")
         beside = [*self.paths.etc.iterdir(), *self.paths.keys.iterdir()]
         return sorted(path for path in beside if path not in (unseen, unseen.parent))
 
     def _root(self, *, keep: bool) -> None:
-        """/srv/kimi itself, unless something is left in it; what was mounted stays mounted."""
+        """Remove /srv/kimi itself, unless something is left in it; mounts stay mounted."""
         inside = {self._name(path): path for path in self.paths.srv.iterdir()}
         others = set(inside) - {layout.MODELS, layout.WEB, *layout.IN_ROOT}
         mounted = [
@@ -272,13 +274,13 @@ class Undo:
             os.chown(str(self.paths.srv), 0, 0)
 
     def _is_mounted(self, path: Path) -> bool:
-        """Ask the kernel's list: a bind mount of the same file system shows in nothing else."""
+        """Return whether the kernel lists a mount here: a bind mount is found in no other way."""
         machine = Machine(str(self.paths.root))
         real = os.path.realpath(path.parent) + "/" + path.name
         return real[len(machine.root) :] in list_mounts(machine)
 
     def others(self) -> None:
-        """Tell what bears a name like ours, is not ours and stays."""
+        """Report what has a name like ours, is not ours and stays."""
         gone = {name.partition(" ")[2] for name in self.removed}
         for path in sorted({path for pattern in SHARED for path in self._glob(pattern)}):
             inside = sorted(path.iterdir()) if path.is_dir() and path.suffix == ".d" else [path]
@@ -304,7 +306,7 @@ class Undo:
             run("ldconfig")
 
     def users(self) -> None:
-        """Our users and groups, unless they were there before."""
+        """Remove our users and groups, unless they existed before."""
         groups = self.before.get("groups_existed")
         for name in (layout.ACME_USER, PROXY_USER, WEB_USER, layout.USER):
             if _is_user(name) and self.before and not self._was_there(name):
@@ -313,7 +315,7 @@ class Undo:
                 continue
             if _is_user(name):
                 self.kept.append(f"user {name}")
-            # A record of an earlier version names no groups: then they came with their users.
+            # A record of an earlier version names no groups: they were made with their users then.
             if groups is not None and name not in groups and _is_group(name):
                 self.act(self.removed, "group " + name, partial(_remove_group, name))
 
@@ -321,9 +323,10 @@ class Undo:
         return layout.did_user_exist(self.before, name, pwd.getpwnam(name).pw_dir)
 
     def monitor(self) -> None:
-        """Prometheus' and Alertmanager's settings, series and user, where this host watches.
+        """Remove Prometheus' and Alertmanager's settings, series and users, if this host has them.
 
-        Their own record says who they are: a host may watch and serve nothing. It goes last.
+        They have their own record of users, because a host may run only the monitoring. It is
+        removed last.
         """
         record = read_json(self.paths.monitor_home / BEFORE)
         if not record:
@@ -358,7 +361,7 @@ def _has_unit(name: str) -> bool:
 
 
 def _end_unit(name: str) -> None:
-    """Stop now: a model that is still loading ignores SIGTERM for a long time."""
+    """Kill the processes now: a model that is still loading ignores SIGTERM for a long time."""
     if unit_names.is_serve(name):
         run("systemctl", "kill", "--signal=SIGKILL", name)
     done = run("systemctl", "disable", "--now", name, timeout=180)
@@ -374,12 +377,12 @@ def _delete(path: Path) -> None:
     elif path.exists() or path.is_symlink():
         path.unlink()
     if path.parent.name.endswith(".service.d"):
-        with suppress(OSError):  # others may have drop-ins there
+        with suppress(OSError):  # Others may have drop-ins there.
             path.parent.rmdir()
 
 
 def _clear_folder(directory: Path) -> None:
-    """Remove what lies in a file system of its own; it stays mounted, as it was found."""
+    """Remove the contents of a separate file system; it stays mounted, as it was before."""
     for path in directory.iterdir():
         if path.name != "lost+found":
             _delete(path)
@@ -418,10 +421,10 @@ def _is_group(name: str) -> bool:
 def _remove_user(name: str, *, keep_group: bool) -> None:
     run("pkill", "-KILL", "-u", name)
     if keep_group:
-        # userdel takes the group of its name along where it is the user's first.
+        # userdel removes the group of the same name too, where it is the user's primary group.
         run("usermod", "--gid", "nogroup", name)
     done = run("userdel", name)
-    if done.returncode not in (0, 6):  # 6: there is no such user
+    if done.returncode not in (0, 6):  # 6: there is no such user.
         raise HostError(done.stderr.strip())
     if not keep_group:
         _remove_group(name)
@@ -429,14 +432,14 @@ def _remove_user(name: str, *, keep_group: bool) -> None:
 
 def _remove_group(name: str) -> None:
     done = run("groupdel", name)
-    if done.returncode not in (0, 6):  # 6: there is no such group
+    if done.returncode not in (0, 6):  # 6: there is no such group.
         raise HostError(done.stderr.strip())
 
 
 def undo(
     paths: Paths, *, check: bool, purge_weights: bool, purge_web: bool = False
 ) -> DestroyAnswer:
-    """Restore the machine; the result lists what was removed, restored and kept, and errors."""
+    """Restore the machine; return what was removed, restored and kept, and the errors."""
     work = Undo(paths, check=check, purge_weights=purge_weights, purge_web=purge_web)
     for step in (
         work.units, work.firewall, work.files, work.tunables, work.directories, work.users,
@@ -450,13 +453,13 @@ def undo(
         "removed": work.removed,
         "restored": work.restored,
         "kept": work.kept,
-        "detail": f"not everything could be put back: {errors}" if errors else "",
+        "detail": f"not everything could be restored: {errors}" if errors else "",
         "fix": "remove the cause and run `kimi-prov destroy` again",
     }
 
 
 def main(argv: list[str]) -> int:
-    """`destroy [--check] [--purge-weights] [--purge-web]`: one JSON object of what was restored."""
+    """`destroy [--check] [--purge-weights] [--purge-web]`: print what was restored."""
     report = undo(
         Paths(),
         check="--check" in argv,

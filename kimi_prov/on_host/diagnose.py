@@ -1,7 +1,7 @@
 """`diagnose`: what a bug report needs of this machine, in one JSON object; nothing is changed.
 
-Each part is gathered by itself: what one of them cannot give stands in `missing` with the reason.
-Logs have bounds in lines and bytes. The machine's own secrets are masked here already.
+Each part is collected by itself: a part that fails is in `missing` with the reason. Logs have
+limits in lines and bytes. The machine's own secrets are masked here already.
 
 Decides: what `diagnose` recognises (what a machine gathers).
 """
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import DiagnoseAnswer
     from kimi_prov.contract.documents.plan import Plan
 
-# Of each unit, and of the kernel.
+# Of each unit's journal, and of the kernel's.
 MAX_LINES = 3000
 MAX_BYTES = 384 << 10
-# Of all units together: an answer comes through Ansible in one piece.
+# Of all journals together: an answer comes through Ansible in one piece.
 MAX_LOG_BYTES = 4 << 20
 # Of any other text.
 MAX_TEXT = 192 << 10
-# Between two readings of an engine's counters, where requests run.
+# Seconds between two readings of an engine's counters, where requests run.
 METRICS_INTERVAL_S = 3.0
 _TIMEOUT_S = 10.0
 _PROPERTIES = (
@@ -60,14 +60,14 @@ _PROPERTIES = (
 
 
 def main(argv: list[str]) -> int:
-    """Print what was gathered."""
+    """Print what was collected."""
     del argv
     paths = Paths()
     return answer(Secrets(paths).mask(gather(paths)))
 
 
 def gather(paths: Paths) -> DiagnoseAnswer:
-    """Gather all parts; `missing` tells of each that could not be gathered why."""
+    """Collect all parts; `missing` has the reason for each part that failed."""
     plan = plans.read_plan(paths.plan)
     found: dict[str, Any] = {"missing": {}, "plan": plan}
     parts: Mapping[str, Callable[[], Any]] = {
@@ -103,7 +103,7 @@ def _list_unit_files() -> str:
 
 
 def _read_logs() -> dict[str, dict[str, Any]]:
-    """Return the end of each unit's journal: those that serve first, for all have one bound."""
+    """Return the end of each unit's journal; all share one limit, so engines come first."""
     left, found = MAX_LOG_BYTES, {}
     for name in sort_units(_read_units()):
         read = journals.read_last([name], MAX_LINES, most_bytes=min(MAX_BYTES, left))
@@ -122,7 +122,7 @@ def sort_units(names: Iterable[str]) -> list[str]:
 
 
 def read_configuration(paths: Paths) -> dict[str, str]:
-    """Return what HAProxy and, at a gateway, keepalived are told; keys lie in other files."""
+    """Return the settings of HAProxy and, at a gateway, of keepalived; keys are in other files."""
     names = [name for name in (PROXY_CONFIG, ADDRESS_CONFIG) if paths.locate(name).exists()]
     return {os.path.basename(name): limit_text(read_text(paths.locate(name))) for name in names}
 
@@ -131,10 +131,10 @@ def _read_kernel() -> dict[str, Any]:
     read = journals.read_last([journals.KERNEL], MAX_LINES, most_bytes=MAX_BYTES)
     if read["entries"]:
         return {"entries": read["entries"], "cut": read["cut"]}
-    # A machine whose journal does not take the kernel's messages, and a container.
+    # For a machine whose journal does not have the kernel's messages, and for a container.
     done = run("dmesg", "--notime")
     if done.returncode != 0:
-        raise HostError(done.stderr.strip() or "dmesg gave nothing")
+        raise HostError(done.stderr.strip() or "dmesg has no output")
     lines = done.stdout.splitlines()[-MAX_LINES:]
     entries = [
         {"time_us": 0, "unit": journals.KERNEL, "priority": None, "message": line}
@@ -144,7 +144,7 @@ def _read_kernel() -> dict[str, Any]:
 
 
 def read_engine_metrics(plan: Plan, pause_s: float = METRICS_INTERVAL_S) -> list[dict[str, Any]]:
-    """Read each instance's /metrics; where requests run a second time, to see whether it moves."""
+    """Read each instance's /metrics; where requests run, twice, to see whether it changes."""
     found: list[dict[str, Any]] = []
     # A host that is not its group's head has no port: the head answers for it.
     ports = {
@@ -181,7 +181,7 @@ def _has_requests(text: str) -> bool:
 
 
 def list_packages(link: Path) -> list[str]:
-    """Name the packages of the engine's environment and their versions, as their folders do."""
+    """Return the packages of the engine's environment and their versions, by their folders."""
     if not link.exists():
         raise HostError(f"there is no {link}")
     folders = glob.glob(f"{os.path.realpath(str(link))}/lib/python3*/site-packages/*.dist-info")
@@ -193,11 +193,11 @@ def _read_gpus() -> str:
     if done.returncode == NOT_FOUND:
         return ""
     if done.returncode != 0:
-        raise HostError((done.stderr or done.stdout).strip() or "nvidia-smi gave nothing")
+        raise HostError((done.stderr or done.stdout).strip() or "nvidia-smi has no output")
     return limit_text(done.stdout)
 
 
 def limit_text(text: str, most: int = MAX_TEXT) -> str:
-    """Return the beginning of a text, saying how much is left out."""
+    """Return the beginning of a text, with a note about how much is left out."""
     over = len(text) - most
     return f"{text[:most]}\n... ({over} more characters)\n" if over > 0 else text

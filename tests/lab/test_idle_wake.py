@@ -206,7 +206,7 @@ def test_it_rests_although_others_than_clients_ask(machine: Machine) -> None:
     assert [401, 200] in came
     said = machine.host.ssh(f"journalctl -u kimi-idle --since @{began:.0f} -o cat --no-pager")
     assert "nobody asks: asleep in" in said
-    assert "nobody has asked for long enough: resting" in said
+    assert "idle for long enough: going to sleep" in said
     found = machine.status()
     assert (found["ok"], found["state"]) == (True, "asleep")
     assert found["rest"]["requests_cut"] == 0

@@ -84,7 +84,7 @@ def test_a_fresh_machine_serves_those_who_were_served(backup_lab: Lab, tmp_path:
     assert status_with(host, key, fresh) == 401
     engine = host.ssh("systemctl show -P MainPID kimi-serve@0")
     back = told(*words)
-    assert back["left_out"] == ["entries of the history that this machine has itself: 1"]
+    assert back["left_out"] == ["entries of the history that this machine has as well: 1"]
     assert back["certificate_sha256"] == tls.compute_fingerprint(certificate)
     assert status_with(host, key, certificate) == 200
     # Its own key is still that by which it tests itself, and nothing is for `apply` to change.

@@ -184,7 +184,7 @@ def ready(site: Site) -> dict[str, Any]:
         assert until(lambda: behaviour.served.get("model.safetensors"))
         made = site.submit("one")
         numbers = {name: int(row["id"]) for name, row in made.items()}
-        waited = slurm.wait_output(numbers["weights"], "is at it; waiting")
+        waited = slurm.wait_output(numbers["weights"], "holds the lock; waiting")
         pending = slurm.state(numbers["serve"])
         behaviour.rate = None
         found = site.there("one").wait_ready(numbers["serve"])
@@ -352,7 +352,7 @@ def test_a_server_that_nobody_asks_frees_its_node(site: Site, ready: dict[str, A
     site.slurm.clear()
     jobs.set("KIMI_IDLE_MINUTES", "0.1")
     number = int(site.submit("one")["serve"]["id"])
-    assert "nobody has asked for 0.1 minutes" in jobs.wait_done(number)
+    assert "no request for 0.1 minutes" in jobs.wait_done(number)
     ended = jobs.endpoint(number)
     assert (ended["state"], ended["successor"]) == ("ended", None)
 
@@ -373,7 +373,7 @@ def test_a_full_file_system_is_named_and_nothing_half_written_stays(
             assert slurm.wait_job(number, "COMPLETED", "FAILED")["JobState"] == "FAILED", name
             last = slurm.output(number).splitlines()[-1]
             assert SMALL in last, last
-            assert "No space left on device; make room there" in last or "no room for" in last, last
+            assert "No space left on device; free space" in last or "no space for" in last, last
             assert node.ssh(f"find {SMALL} -name .complete -o -name '*.lock'") == ""
         node.ssh(f"mount -o remount,size=300m {SMALL}")
         for name in ("environment", "weights"):

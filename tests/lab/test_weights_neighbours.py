@@ -309,7 +309,7 @@ EOF"""
         assert holds(lab.hosts[name], files)
     shards = total(files) - len(files["config.json"])
     assert shaped.served >= 2 * shards
-    assert "node1 gave wrong bytes of" in done.stdout + done.stderr
+    assert "node1 sent wrong bytes of" in done.stdout + done.stderr
 
 
 def test_destroy_ends_what_a_killed_run_left(

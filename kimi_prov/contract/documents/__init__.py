@@ -1,4 +1,4 @@
-"""The type of every document: facts, plans, and what commands and machines answer.
+"""The type of every document: facts, plans, and the answers of commands and machines.
 
-The JSON Schemas and their pages are made from these by `make docs`.
+`make docs` generates the JSON Schemas and their pages from these.
 """

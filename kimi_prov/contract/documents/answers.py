@@ -1,7 +1,7 @@
-"""What the code on a managed machine answers, where it is no host's part of a document.
+"""Answers of the code on a managed machine that are not a host's part of a document.
 
 `kimi_prov.on_host.__main__.COMMANDS` names the type of each subcommand's answer. Keys that a
-machine of an earlier version does not tell are not required.
+machine of an earlier version does not send are not required.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ class Changed(TypedDict):
 
 
 class Applied(Changed):
-    """A unit that was converged, and by what."""
+    """A unit that was converged, and how."""
 
     did: str
 
 
 class SettledAnswer(TypedDict):
-    """Whether the machine is as it was applied, and what differs first."""
+    """Whether the machine is as it was applied, and the first difference."""
 
     settled: bool
     differs: str | None
 
 
 class FollowAnswer(TypedDict):
-    """How far a unit is that works by itself."""
+    """The progress of a unit that works by itself."""
 
     unit: dict[str, str]
-    """systemd's properties of it."""
+    """systemd's properties of the unit."""
     progress: NotRequired[dict[str, Any] | None]
     journal: NotRequired[list[str]]
-    """Its last lines, where it failed."""
+    """The unit's last lines, where it failed."""
 
 
 class JournalEntry(TypedDict):
@@ -78,13 +78,13 @@ class JournalAnswer(TypedDict):
 
     entries: list[JournalEntry]
     cursor: str | None
-    """Where the next question goes on."""
+    """The cursor for the next question."""
     cut: NotRequired[bool]
     """There were more lines."""
 
 
 class ServeAnswer(Changed):
-    """What became of the engines' units."""
+    """The engines' units after a convergence."""
 
     started: list[str]
     restarted: list[str]
@@ -104,29 +104,29 @@ class WrittenFile(TypedDict):
 
 
 class SmokeTestAnswer(TypedDict):
-    """Whether the model gives a token."""
+    """Whether the model returns a token."""
 
     ok: Literal[True]
     answered: bool
     refusal: str
-    """Why not; empty where it does."""
+    """The reason, where it does not; else empty."""
     restarts: dict[str, int]
-    """Of each unit."""
+    """By unit."""
     line: NotRequired[str]
-    """The engine's last."""
+    """The engine's last line."""
 
 
 class ProxyAnswer(Changed):
-    """What became of the certificate and the keys."""
+    """The certificate and the keys after a convergence."""
 
     certificate: NotRequired[dict[str, Any]]
     keys: PublishedKeys
     converged: NotRequired[bool]
-    """Whether the proxy runs what is in place."""
+    """Whether the proxy runs the present configuration."""
 
 
 class PublishedKeys(Changed):
-    """API keys by their names, and how the proxy took them over."""
+    """API keys by their names, and how the proxy loaded them."""
 
     names: list[str]
     created: list[str]
@@ -135,21 +135,21 @@ class PublishedKeys(Changed):
 
 
 class WebUiAnswer(Applied):
-    """What became of the web UI."""
+    """The web UI after a convergence."""
 
     changes: list[str]
 
 
 class AcmeAnswer(Changed):
-    """What was ordered by ACME."""
+    """The result of an ACME order."""
 
     ordered: str
-    """Why; empty where nothing was."""
+    """The reason of the order; empty without one."""
     warning: str | None
 
 
 class MonitorAnswer(Changed):
-    """What became of Prometheus and Alertmanager."""
+    """Prometheus and Alertmanager after a convergence."""
 
     did: list[str]
     unknown: list[str]
@@ -157,20 +157,20 @@ class MonitorAnswer(Changed):
 
 
 class MonitorStateAnswer(Changed):
-    """What of the monitor is there, before it is installed."""
+    """The state from before the monitor is installed."""
 
     missing: NotRequired[list[str]]
     user_missing: NotRequired[bool]
 
 
 class KeysAnswer(TypedDict, total=False):
-    """API keys: that one is made or gone, or where the keys are."""
+    """API keys: one that was made or removed, or the host that has the keys."""
 
     key: str | None
     """In clear, once."""
     web_admin: dict[str, str] | None
     uncounted: list[int]
-    """Instances whose engine runs since before it could count."""
+    """Instances whose engine started before it could count."""
     elsewhere: str
     """Why nothing was done here."""
 
@@ -196,7 +196,7 @@ class KeyEntry(TypedDict, total=False):
 
 
 class TakenOver(TypedDict):
-    """What cut runs left."""
+    """What interrupted runs left."""
 
     interrupted: InterruptedSwitch | None
     cut: list[str]
@@ -218,20 +218,20 @@ class SwitchAnswer(SwitchBegun, TakenOver):
 
 
 class RollbackAnswer(SwitchAnswer, total=False):
-    """A switch back to a former version."""
+    """A switch back to an earlier version."""
 
     restores: int
     group: SwitchedGroup | None
 
 
 class SwitchedGroup(TypedDict):
-    """The hosts that go to another version together."""
+    """The hosts that switch to another version together."""
 
     hosts: list[str]
     digest: str
 
 
-# `from` is a word of Python.
+# `from` is a keyword of Python.
 _Left = TypedDict("_Left", {"from": int})
 
 
@@ -251,7 +251,7 @@ class RecordedApply(TypedDict):
 
 
 class EndedApply(RecordedApply):
-    """What was recorded of an apply, and what is to be said of its switch."""
+    """What was recorded of an apply, and lines about its switch."""
 
     told: list[str]
 
@@ -288,21 +288,21 @@ class LifecycleAnswer(TypedDict, total=False):
 
 
 class ExpectedStart(TypedDict):
-    """What a start will take."""
+    """The estimate of a start."""
 
     seconds: float | None
     basis: str
 
 
 class BegunStart(TypedDict):
-    """A start that was asked for."""
+    """A start that was requested."""
 
     held: WeightsHeldIn
     expected: ExpectedStart
 
 
 class FillingUnit(TypedDict):
-    """A unit that fills memory, and where it tells how far it is."""
+    """A unit that fills memory, and its progress file."""
 
     unit: str
     progress: str
@@ -322,10 +322,10 @@ class MeasuredStart(TypedDict):
 
 
 class RuntimeAnswer(TypedDict):
-    """The plan as applied, and where its processes run."""
+    """The plan as applied, and the placement of its processes."""
 
     plan: Recorded
-    """As an apply of whatever version wrote it; empty where none did."""
+    """As the apply of any version wrote it; empty without an apply."""
     certificate: str
     instances: list[dict[str, Any]]
     certificate_standing: NotRequired[CertificateStatus | None]
@@ -335,13 +335,13 @@ class RuntimeAnswer(TypedDict):
 
 
 class SuiteRunAnswer(TypedDict):
-    """What checks found."""
+    """The results of checks."""
 
     checks: list[SuiteRow]
 
 
 class SuiteRow(TypedDict):
-    """A check, as `verify` has it."""
+    """A check, as in `verify`."""
 
     name: str
     status: str
@@ -352,13 +352,13 @@ class SuiteRow(TypedDict):
 
 
 class BenchStartAnswer(TypedDict, total=False):
-    """The load that the machine took; an earlier version says nothing of it."""
+    """The load that the machine took; an earlier version does not report it."""
 
     load: dict[str, Any] | None
 
 
 class BenchAnswer(TypedDict):
-    """What was measured."""
+    """The measurements."""
 
     plan: Recorded
     facts: Facts
@@ -370,28 +370,28 @@ class BenchAnswer(TypedDict):
 
 
 class ShareKeyAnswer(TypedDict):
-    """Whether weights are lacking, and the hash of the key by which they are asked for."""
+    """Whether weights are missing, and the hash of the key for requesting them."""
 
     needed: bool
     key_sha256: Sha256
 
 
 class ShareOpenAnswer(TypedDict):
-    """Where a neighbour gives weights."""
+    """The address at which a neighbour shares weights."""
 
     port: int
     certificate_sha256: str
 
 
 class PackageManagerAnswer(TypedDict):
-    """Who holds the locks of the package manager, and what it began and did not end."""
+    """Who holds the locks of the package manager, and its unfinished packages."""
 
     holder: dict[str, Any] | None
     unfinished: NotRequired[list[str]]
 
 
 class ScrapeTargetAnswer(TypedDict):
-    """What reads metrics trusts, and its key."""
+    """The certificate that a metrics reader trusts, and its key."""
 
     certificate: str
     server_name: str
@@ -399,7 +399,7 @@ class ScrapeTargetAnswer(TypedDict):
 
 
 class PinsAnswer(TypedDict):
-    """By what a gateway knows a host, and a host a gateway."""
+    """How a gateway and a host know each other."""
 
     certificate: str
     key_sha256: str
@@ -407,26 +407,26 @@ class PinsAnswer(TypedDict):
 
 
 class ReturnAnswer(Changed):
-    """Whether a gateway sends to a host again."""
+    """Whether a gateway sends requests to a host again."""
 
     asked: bool
 
 
 class BucketAnswer(TypedDict):
-    """What was found of a bucket of weights."""
+    """The findings about a bucket of weights."""
 
     findings: list[ToldFinding]
 
 
 class FirewallAnswer(BucketAnswer, Changed):
-    """What became of the packet filter."""
+    """The packet filter after a convergence."""
 
     added: NotRequired[list[dict[str, Any]]]
     removed: NotRequired[list[dict[str, Any]]]
 
 
 class ToldFinding(TypedDict):
-    """A finding as a machine tells it: the control side has the rest of it."""
+    """A finding as a machine reports it: the control side adds the rest."""
 
     id: str
     observed: Any
@@ -435,7 +435,7 @@ class ToldFinding(TypedDict):
 
 
 class UpdateLookAnswer(TypedDict):
-    """What of the operating system is to be installed."""
+    """Updates of the operating system that are to be installed."""
 
     words: list[str]
     packages: list[UpdatedPackage]
@@ -483,7 +483,7 @@ class DriverAnswer(TypedDict, total=False):
 
 
 class ArchiveAnswer(TypedDict, total=False):
-    """An archive that was made, or where one is put."""
+    """An archive that was made, or the folder for one."""
 
     path: Required[str]
     sha256: Sha256
@@ -491,7 +491,7 @@ class ArchiveAnswer(TypedDict, total=False):
 
 
 class DestroyAnswer(TypedDict):
-    """What was put back as it was before the first apply."""
+    """What was restored to its state before the first apply."""
 
     ok: bool
     changed: bool
@@ -503,7 +503,7 @@ class DestroyAnswer(TypedDict):
 
 
 class NetworkProofAnswer(TypedDict, total=False):
-    """How fast the hosts of a group reach each other."""
+    """The speed of the network between the hosts of a group."""
 
     rank: Required[Count]
     link: Required[Any]
@@ -512,20 +512,20 @@ class NetworkProofAnswer(TypedDict, total=False):
 
 
 class NcclProofAnswer(TypedDict):
-    """Whether all GPUs added up what each of them had."""
+    """Whether the all-reduce over all GPUs had the right sum."""
 
     proven: bool
     said: str
 
 
 class NcclPluginsAnswer(Changed):
-    """Files that were set aside."""
+    """Files that were moved to the quarantine."""
 
     moved: list[str]
 
 
 class DriftAnswer(TypedDict):
-    """What differs from what was applied."""
+    """The differences from what was applied."""
 
     ok: bool
     complete: bool
@@ -551,7 +551,7 @@ class DriftApplied(TypedDict):
 
 
 class ToldDifference(TypedDict):
-    """A difference as a machine tells it."""
+    """A difference as a machine reports it."""
 
     id: str
     subject: str
@@ -564,7 +564,7 @@ class ToldDifference(TypedDict):
 
 
 class ToldUnseen(TypedDict):
-    """What could not be looked at."""
+    """A part that could not be read."""
 
     what: str
     why: str
@@ -572,7 +572,7 @@ class ToldUnseen(TypedDict):
 
 
 class DiagnoseAnswer(TypedDict):
-    """Parts of a bug report; null what could not be gathered."""
+    """Parts of a bug report; null for a part that failed."""
 
     missing: dict[str, str]
     plan: Recorded
@@ -590,7 +590,7 @@ class DiagnoseAnswer(TypedDict):
 
 
 class NowAnswer(TypedDict, total=False):
-    """What of a machine changes from second to second."""
+    """The state that changes from second to second."""
 
     ok: Required[bool]
     provisioned: Required[bool]

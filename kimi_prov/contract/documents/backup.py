@@ -1,4 +1,4 @@
-"""`kimi-prov/backup/v1`: what `backup` saved and `restore` put back."""
+"""`kimi-prov/backup/v1`: what `backup` saved and `restore` restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Bytes, Count, Required
 class Backup(TypedDict):
     """What kimi-prov backup or restore did.
 
-    A host that failed has ok and detail alone. Sizes in bytes.
+    A host that failed has only ok and detail. Sizes in bytes.
     """
 
     schema: Literal["kimi-prov/backup/v1"]
@@ -19,14 +19,14 @@ class Backup(TypedDict):
 
 
 class BackupContents(TypedDict, total=False):
-    """What an archive holds."""
+    """The contents of an archive."""
 
     made_unix: Count
-    """When it was made: seconds since 1970, of that machine's clock."""
+    """When it was made: seconds since 1970, by that machine's clock."""
     hostname: str
-    """Of the machine that it was made on, as that calls itself."""
+    """The host name of the machine on which it was made."""
     keys: list[str]
-    """Names of the API keys whose hashes are in it, but for the machine's own."""
+    """Names of the API keys whose hashes are in it, without the machine's own keys."""
     certificate_sha256: str | None
     """Fingerprint of the certificate in it; null where there is none."""
     acme_account: bool
@@ -34,11 +34,11 @@ class BackupContents(TypedDict, total=False):
     """Entries of the history."""
     page: WebUiCounts | None
     left_out: list[str]
-    """What was not copied, or not put back, each with the reason."""
+    """What was not copied, or not restored, each with the reason."""
 
 
 class BackedUpHost(BackupContents, total=False):
-    """What was saved of one host, or put back."""
+    """What was saved of one host, or restored."""
 
     ok: Required[bool]
     detail: Required[str]
@@ -47,12 +47,12 @@ class BackedUpHost(BackupContents, total=False):
     bytes: Bytes
     """Of that file."""
     sha256: str
-    """Of the archive in clear."""
+    """Of the archive before encryption."""
     encrypted_with: Literal["age", "gpg"] | None
 
 
 class WebUiCounts(TypedDict):
-    """What the web UI keeps, of the schema kimi-prov/web/v1."""
+    """The web UI's data, of the schema kimi-prov/web/v1."""
 
     version: str
     made_unix: int

@@ -1,4 +1,4 @@
-"""`kimi-prov/bench/v1`: how fast machines and their models are."""
+"""`kimi-prov/bench/v1`: the speed of machines and their models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kimi_prov.contract.documents.form import Amount, Bytes, Count, NotRequired,
 
 
 class Bench(TypedDict):
-    """How fast each machine and its model are.
+    """The speed of each machine and its model.
 
-    Seconds, bytes a second, tokens a second; null is unknown. A host that was not measured has ok,
-    detail and stand_ins alone.
+    Seconds, bytes a second, tokens a second; null is unknown. A host that was not measured has only
+    ok, detail and stand_ins.
     """
 
     schema: Literal["kimi-prov/bench/v1"]
@@ -20,7 +20,7 @@ class Bench(TypedDict):
 
 
 class HostBench(TypedDict):
-    """What was measured of one host."""
+    """The measurements of one host."""
 
     ok: bool
     detail: str
@@ -50,7 +50,7 @@ class EngineVersion(TypedDict):
 
 
 class BenchedMachine(TypedDict):
-    """What its speed depends on, and nothing that says whose it is."""
+    """What the speed depends on, without anything that identifies the owner."""
 
     processor: str | None
     sockets: Count | None
@@ -87,14 +87,14 @@ class Serving(TypedDict):
 
 
 class MachineLoad(TypedDict):
-    """What else ran while it was measured."""
+    """Other load during the measurement."""
 
     average: float
     busy: bool
 
 
 class MemorySpeed(TypedDict):
-    """How fast the machine's memory is read."""
+    """The read speed of the machine's memory."""
 
     bytes_per_s: float | None
     by: Literal["probe", "torch"] | None
@@ -118,7 +118,7 @@ class LayerNotMeasured(TypedDict):
 
 
 class LayerSpeed(TypedDict):
-    """How fast one layer of experts is computed on the processors."""
+    """The speed of one layer of experts on the processors."""
 
     available: Literal[True]
     reason: str | None
@@ -143,21 +143,21 @@ class LayerBatch(TypedDict):
 
 
 class ServeSpeed(TypedDict):
-    """How fast the served model answers."""
+    """The speed of the served model."""
 
     input_tokens: Count
     output_tokens: Count
     levels: list[ServeLevel]
     load: NotRequired[AskedLoad]
     warm_up: NotRequired[WarmUp | None]
-    """Before all that was measured, and in no other figure."""
+    """Before all measurements, and in no other figure."""
 
 
 class ServeLevel(TypedDict):
     """A load that was put on the server."""
 
     concurrency: Positive
-    """Requests in flight at most; with a rate that nothing bounds, all requests."""
+    """Requests in flight at most; all requests for a load with a rate and no limit."""
     requests: Count
     failed: Count
     seconds: float
@@ -171,15 +171,15 @@ class ServeLevel(TypedDict):
     rounds: NotRequired[Positive]
     """Rounds that the figures are medians of; counts, tokens and seconds are of all of them."""
     left_out: NotRequired[Count]
-    """Prompts of a file that the client itself passed over: too short, or too long for it."""
+    """Prompts of a file that the client itself skipped: too short, or too long for it."""
     itl_s: NotRequired[Percentiles]
     """Between two tokens of a request, over all tokens."""
     spread: NotRequired[Spread | None]
-    """The least and the greatest over the rounds; null of one round."""
+    """The least and the greatest over the rounds; null for one round."""
     engine: NotRequired[EngineMetrics]
     power: NotRequired[GpuPower]
     name: NotRequired[str]
-    """How people call it: 4 at once, 20/s."""
+    """Its short name: 4 at once, 20/s."""
 
 
 class Percentiles(TypedDict):
@@ -206,7 +206,7 @@ class Bounds(TypedDict):
 
 
 class EngineMetrics(TypedDict):
-    """What the engine's own /metrics told while this load ran, other users' requests among it."""
+    """The engine's own /metrics while this load ran, including other users' requests."""
 
     samples: Count
     cache_use: MeanAndMax | None
@@ -214,10 +214,10 @@ class EngineMetrics(TypedDict):
     running: MeanAndMax | None
     waiting: MeanAndMax | None
     preemptions: int | None
-    """Requests that made room for others, and were computed again."""
+    """Requests that were preempted for others, and computed again."""
     prefix_cache: PrefixCacheUse
     reason: str | None
-    """Why it is not known."""
+    """Why it is unknown."""
 
 
 class MeanAndMax(TypedDict):
@@ -228,7 +228,7 @@ class MeanAndMax(TypedDict):
 
 
 class PrefixCacheUse(TypedDict):
-    """Tokens of prompts that the cache of prefixes had."""
+    """Tokens of prompts that were found in the prefix cache."""
 
     queried_tokens: int | None
     hit_tokens: int | None
@@ -236,7 +236,7 @@ class PrefixCacheUse(TypedDict):
 
 
 class GpuPower(TypedDict):
-    """What the engine's GPUs drew while this load ran: not the rest of the machine."""
+    """The power of the engine's GPUs while this load ran: not of the rest of the machine."""
 
     gpus: Count
     samples: Count
@@ -245,11 +245,11 @@ class GpuPower(TypedDict):
     tokens_per_joule: float | None
     """Tokens of answers."""
     reason: str | None
-    """Why it is not known."""
+    """Why it is unknown."""
 
 
 class AskedLoad(TypedDict):
-    """What was asked; what the machine chose is filled in."""
+    """The requested load; what the machine chose is filled in."""
 
     profile: str | None
     requests: int | None
@@ -263,7 +263,7 @@ class AskedLoad(TypedDict):
     prompts_of_file: int | None
     images_of_file: int | None
     unanswered_of_file: NotRequired[int | None]
-    """Conversations of the file that were left out beside its prompts: nobody answered, so there is
+    """Conversations of the file that were left out beside its prompts: they have no answer, and so
     no length of an answer."""
     input_tokens: int | None
     output_tokens: int | None
@@ -274,7 +274,7 @@ class AskedLoad(TypedDict):
 
 
 class WarmUp(TypedDict):
-    """Requests before all that was measured."""
+    """Requests before all measurements."""
 
     concurrency: Positive
     requests: Count
@@ -294,7 +294,7 @@ class Compared(TypedDict):
 
 
 class PredictedSpeed(TypedDict):
-    """What the plan said of it."""
+    """The planned value."""
 
     low: float
     expected: float
@@ -302,7 +302,7 @@ class PredictedSpeed(TypedDict):
 
 
 class LookAt(TypedDict):
-    """What to look at where a figure is slow."""
+    """What to check where a figure is slow."""
 
     title: str
     observed: str
@@ -316,7 +316,7 @@ class LastBench(TypedDict):
     differs: list[str]
     rows: list[LastFigure]
     levels: NotRequired[list[LastLevel]]
-    """The loads of the last time; ttft_s is a median."""
+    """The loads of the last bench; ttft_s is a median."""
 
 
 class LastFigure(TypedDict):
@@ -329,7 +329,7 @@ class LastFigure(TypedDict):
 
 
 class LastLevel(TypedDict):
-    """A load of the last time."""
+    """A load of the last bench."""
 
     concurrency: Positive
     aggregate_tok_s: float | None

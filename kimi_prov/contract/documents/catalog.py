@@ -8,9 +8,9 @@ from kimi_prov.contract.documents.form import Rule
 
 
 class CatalogRows(TypedDict):
-    """Rows of the catalogue, each with its source and how sure it is.
+    """Rows of the catalogue, each with its source and its certainty.
 
-    Units stand in the keys; null is unknown.
+    The keys contain the units; null is unknown.
     """
 
     schema: Literal["kimi-prov/catalog/v1"]
@@ -42,7 +42,7 @@ class CatalogRow(TypedDict):
     """A row; its other keys are those of its part."""
 
     part: str
-    """The part of the catalogue that the row stands in, such as gpus or prices.api."""
+    """The part of the catalogue that contains the row, such as gpus or prices.api."""
     name: str
     source: Annotated[str, Rule(min_length=1)]
     confidence: Literal["high", "medium", "low"]
@@ -50,7 +50,7 @@ class CatalogRow(TypedDict):
         Annotated[str, Rule(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
         | None
     )
-    """The day on which the row was last held against its source, or written down where it is
-    recalled; null where a site's own row does not say."""
+    """The day on which the row was last compared with its source, or written from memory; null
+    where a site's own row does not say."""
     status: Literal["announced", "available", "end-of-life"]
-    """announced: sold or served by nobody yet."""
+    """announced: not sold or served yet."""

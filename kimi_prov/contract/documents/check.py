@@ -1,4 +1,4 @@
-"""`kimi-prov/check/v1`: whether machines will do, and what they cost."""
+"""`kimi-prov/check/v1`: whether machines are suitable, and what they cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Cheaper = Literal["self-hosting", "api"]
 
 
 class Check(TypedDict):
-    """What `kimi-prov check` found about one or more machines."""
+    """The results of `kimi-prov check` for one or more machines."""
 
     schema: Literal["kimi-prov/check/v1"]
     ok: bool
@@ -26,7 +26,7 @@ class Check(TypedDict):
 
 
 class CheckedLoad(TypedDict):
-    """What was asked, and what was assumed beside it; null: no load was given."""
+    """The requested load, and what was assumed besides; null: no load was given."""
 
     users: LoadFigure | None
     """Requests in flight at peak."""
@@ -35,7 +35,7 @@ class CheckedLoad(TypedDict):
     ttft_s: LoadFigure | None
     """The longest time to the first token."""
     tpot_ms: LoadFigure | None
-    """The longest between two tokens."""
+    """The longest time between two tokens."""
     input_tokens: LoadFigure | None
     """Of a typical prompt."""
     output_tokens: LoadFigure | None
@@ -47,7 +47,7 @@ class LoadFigure(TypedDict):
 
     value: Annotated[float, Rule(exclusive_minimum=0)]
     assumed: bool
-    """Nobody gave it."""
+    """Nobody gave it: it was assumed."""
 
 
 class Answer(TypedDict):
@@ -55,7 +55,7 @@ class Answer(TypedDict):
 
     sentence: str
     recommended: str | None
-    """A target's name; null: none will do."""
+    """A target's name; null: none is suitable."""
     ranking: list[RankedTarget]
     """Every target, the recommended one first, the blocked ones last."""
 
@@ -67,15 +67,15 @@ class RankedTarget(TypedDict):
     serves: bool
     """Nothing blocks it."""
     pace: Pace | None
-    """By the slower of one request alone and each at the planned number or, with a load, of one
-    machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3; null: the speed
-    is not estimated."""
+    """By the slower of one request alone and each at the planned number of requests or, with a
+    load, at one machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3;
+    null: the speed is not estimated."""
     machines: Positive | None
-    """That carry the load; null: none do, or no load."""
+    """Machines that carry the load; null: no number does, or no load."""
     machines_low: Positive | None
     """At the fast end of the speeds."""
     machines_high: Positive | None
-    """At the slow end; null: no number of them."""
+    """At the slow end; null: no number is enough."""
     usd_per_hour: Amount | None
     """Of all these machines; of one without a load."""
     usd_total: Amount | None
@@ -96,19 +96,19 @@ class CheckedTarget(TypedDict):
     plan: MachinePlan
     findings: list[Finding]
     curve: list[CurvePoint]
-    """For 1, 2, 4, ... requests at once, the planned number, and as many as run."""
+    """For 1, 2, 4, ... requests at once, the planned number, and the largest number that runs."""
     pace: Pace | None
-    """By the slower of one request alone and each at the planned number or, with a load, of one
-    machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3; null: the speed
-    is not estimated."""
+    """By the slower of one request alone and each at the planned number of requests or, with a
+    load, at one machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3;
+    null: the speed is not estimated."""
     sizing: Sizing | None
     suggestion: NotRequired[Suggestion]
     cost: Cost
     assumptions: list[Assumption]
     measured: NotRequired[list[MeasuredInstead]]
-    """Figures of this machine that stand in place of the catalogue's."""
+    """Figures of this machine that replace the catalogue's."""
     effect: NotRequired[dict[str, MeasuredEffect] | None]
-    """Figures of plan.throughput planned without what was measured, and with it."""
+    """Figures of plan.throughput planned without the measurements, and with them."""
 
 
 class CurvePoint(TypedDict):
@@ -129,34 +129,34 @@ class Sizing(TypedDict):
     """How many machines carry the load."""
 
     machines: AmountRange
-    """low at the fast end of the speeds; null: no number of them."""
+    """low at the fast end of the speeds; null: no number is enough."""
     requests_a_machine: Positive | None
     """At peak."""
     most_requests: Positive | None
-    """That one machine carries within the limits."""
+    """Requests that one machine carries within the limits."""
     bound_by: Literal["users", "tokens_per_day", "ttft", "tpot", "nothing serves it"]
     ttft_s: AmountRange
-    """At `requests_a_machine`; of one request alone where no number carries it."""
+    """At `requests_a_machine`; of one request alone where no number carries the load."""
     tpot_ms: AmountRange
     """Likewise."""
 
 
 class Suggestion(TypedDict):
-    """Of a machine that `--suggest` made: which kind, and the next smaller one that does not do."""
+    """The kind of a machine that `--suggest` made, and the next smaller one that is not enough."""
 
     kind: Literal["gpu", "hybrid", "cpu"]
     smaller: SmallerMachine | None
 
 
 class SmallerMachine(TypedDict):
-    """The next smaller machine, and why it does not do."""
+    """The next smaller machine, and why it is not enough."""
 
     name: str
     why: str
 
 
 class Cost(TypedDict):
-    """What the machine and its tokens cost."""
+    """The cost of the machine and its tokens."""
 
     currency: Literal["USD"]
     utilisation: Annotated[float, Rule(maximum=1, exclusive_minimum=0)]
@@ -169,27 +169,27 @@ class Cost(TypedDict):
     """At full work, with cooling."""
     usd_per_hour_parts: HourParts
     usd_per_hour: Amount | None
-    """At the stated use; null: no price."""
+    """At the given use; null: no price."""
     usd_per_hour_excludes: list[Literal["power"]]
     usual_rent_usd_per_hour: Amount | None
     usual_rent_source: str | None
     usual_cards_usd: UsualCards | None
     output_tok_s_at_full_use: AmountRange
     usd_per_million_output_tokens: AmountRange
-    """With the input tokens that come with them, at the stated use."""
+    """With the input tokens that belong to them, at the given use."""
     concurrency_computed: list[Positive]
     """Requests at once for which the break-even was computed."""
     break_even: list[BreakEven]
     """The model's own API first."""
     by_use: list[CostByUse]
     by_load: list[CostByLoad]
-    """For 1, 4, 16, 64 and 256 requests at once, in the stated share of all hours."""
+    """For 1, 4, 16, 64 and 256 requests at once, in the given share of all hours."""
     years: CostOfYears
     unknown: list[str]
 
 
 class HourParts(TypedDict):
-    """What an hour is made of."""
+    """The parts of an hour's price."""
 
     purchase: Amount | None
     power: Amount | None
@@ -197,7 +197,7 @@ class HourParts(TypedDict):
 
 
 class UsualCards(TypedDict):
-    """What its cards usually cost."""
+    """The usual price of its cards."""
 
     low: Amount | None
     high: Amount | None
@@ -210,17 +210,17 @@ class BreakEven(TypedDict):
     api: str
     api_usd_per_million_output_tokens: Amount | None
     usd_per_hour_at_most: Amount | None
-    """What an hour may cost to break even at the stated use."""
+    """The price of an hour that breaks even at the given use."""
     cost_over_api_at_full_use: Amount | None
     utilisation: Amount | None
-    """Use from which self-hosting is cheaper; null: not known, or never."""
+    """Use from which self-hosting is cheaper; null: unknown, or never."""
     output_tokens_per_day: int | None
     cheaper: Cheaper | None
     at_best: BreakEvenAtBest | None
 
 
 class BreakEvenAtBest(TypedDict):
-    """The same with as many requests at once as make a token cheapest."""
+    """The same with the number of requests at once that makes a token cheapest."""
 
     concurrency: Positive
     output_tok_s: Amount | None
@@ -249,19 +249,19 @@ class CostByLoad(TypedDict):
     usd_per_million_output_tokens: AmountRange
     api_usd_per_million_output_tokens: Amount | None
     utilisation: Amount | None
-    """Use from which self-hosting is cheaper; null: not known, or never."""
+    """Use from which self-hosting is cheaper; null: unknown, or never."""
     cheaper: Cheaper | None
 
 
 class CostOfYears(TypedDict):
-    """What the machine costs over the years of its amortisation, power included."""
+    """The machine's cost over the years of its amortisation, power included."""
 
     years: float
     usd: Amount | None
 
 
 class Assumption(TypedDict):
-    """A figure that nobody gave."""
+    """A figure that was assumed."""
 
     what: str
     value: str
@@ -269,7 +269,7 @@ class Assumption(TypedDict):
 
 
 class MeasuredInstead(TypedDict):
-    """A figure of this machine in place of one of the catalogue."""
+    """A figure of this machine that replaces one of the catalogue."""
 
     what: str
     measured: Amount
@@ -278,7 +278,7 @@ class MeasuredInstead(TypedDict):
 
 
 class MeasuredEffect(TypedDict):
-    """A speed without what was measured, and with it."""
+    """A speed without the measurements, and with them."""
 
     before: AmountRange
     after: AmountRange

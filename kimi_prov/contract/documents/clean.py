@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Bytes, Required
 class Clean(TypedDict):
     """What kimi-prov clean found and freed.
 
-    A host that failed has ok and detail alone. Sizes in bytes on the disk.
+    A host that failed has only ok and detail. Sizes in bytes on the disk.
     """
 
     schema: Literal["kimi-prov/clean/v1"]
@@ -26,9 +26,9 @@ class CleanedHost(TypedDict, total=False):
     items: list[CleanItem]
     bytes: Bytes
     removed: bool
-    """false: it would be."""
+    """false: it would be removed."""
     keeps: list[str]
-    """What can still be put back."""
+    """What can still be restored."""
 
 
 CleanKind = Literal["environment", "python", "weights"]
@@ -41,4 +41,4 @@ class CleanItem(TypedDict):
     path: str
     bytes: Bytes
     of: str
-    """What it was."""
+    """Its description."""

@@ -1,7 +1,7 @@
-"""`kimi-prov/connect/v1`: where a served model is reached from this computer.
+"""`kimi-prov/connect/v1`: how a served model is reached from this computer.
 
-One server, of a rendered folder or a URL: `base_url` and what follows it. Or an inventory: `ok` and
-`hosts` by name, each with the keys of one server, however many there are.
+One server, of a rendered folder or a URL: `base_url` and the keys after it. Or an inventory: `ok`
+and `hosts` by name, each with the keys of one server, also for a single host.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from kimi_prov.contract.documents.form import NotRequired
 
 
 class ServerAddress(TypedDict):
-    """Where a server is reached, and by which key."""
+    """The address of a server, and its key."""
 
     base_url: str
     """Base URL that an OpenAI client takes."""
     model: str
-    """Name to ask for."""
+    """The model's name in requests."""
     certificate_file: str | None
-    """What a client is to trust and nothing else, PEM: the server's own certificate, or the
-    authority of --ca; null where the system's authorities do."""
+    """The only certificate that a client must trust, PEM: the server's own, or the authority of
+    --ca; null where the system's authorities are enough."""
     key_file: str | None
-    """File of the API key, mode 0600 where this program wrote it; null where KIMI_API_KEY has it,
+    """File of the API key, mode 0600 where this program wrote it; null where it is in KIMI_API_KEY,
     or none was given."""
     login: str | None
-    """Host of ssh that the tunnel goes through; null without a tunnel."""
+    """The ssh host of the tunnel; null without a tunnel."""
     job: str | None
-    """The server's job; null where none is."""
+    """The server's job; null without one."""
     node: str
-    """The node that answers; of an inventory its host."""
+    """The node that answers; for an inventory its host."""
     ends_at: str | None
     """End of the walltime, UTC, ISO 8601."""
 
@@ -38,27 +38,27 @@ class ReachedServer(ServerAddress):
     """A served host of an inventory, or the server of a URL."""
 
     ok: bool
-    """Whether clients of this computer get through, as far as that was asked."""
+    """Whether clients of this computer reach it, as far as that was tested."""
     detail: str
-    """Why not; empty where they do."""
+    """The reason, where they do not; else empty."""
     models: list[str]
-    """All names that are served."""
+    """All names of the model."""
     page_url: str | None
-    """The page to talk to the model."""
+    """The web UI."""
     context: int | None
     """Tokens of one conversation."""
     engine: ServedEngine | None
     messages_api: bool | None
-    """Whether the engine has Anthropic's API at /v1/messages; null where that is not known."""
+    """Whether the engine has Anthropic's API at /v1/messages; null where that is unknown."""
     answers: bool | None
-    """Whether it answered with its models to the key; null where no key was given."""
+    """Whether it returned its models for the key; null where no key was given."""
     resolve: ResolveName | None
     stand_ins: list[str]
-    """What is not the real thing: a lab host, random weights."""
+    """What makes the answers meaningless: a lab host, random weights."""
 
 
 class ServedEngine(TypedDict):
-    """The engine, by the plan as applied; null of a URL."""
+    """The engine, by the plan as applied; null for a URL."""
 
     name: str
     variant: str
@@ -66,7 +66,7 @@ class ServedEngine(TypedDict):
 
 
 class ResolveName(TypedDict):
-    """A name of the certificate that a client has to find at another address.
+    """A name in the certificate that a client must resolve to another address.
 
     For curl --resolve, or a line in /etc/hosts.
     """
@@ -77,10 +77,10 @@ class ResolveName(TypedDict):
 
 
 class HostNotReached(TypedDict):
-    """A host that no client reaches."""
+    """A host that clients do not use."""
 
     ok: bool
-    """True of a group's member that is not its head."""
+    """True for a member of a group that is not its head."""
     detail: str
     elsewhere: NotRequired[str]
     """The head of its group."""
@@ -103,7 +103,7 @@ class ConnectHosts(TypedDict):
 
     schema: Literal["kimi-prov/connect/v1"]
     ok: bool
-    """Whether clients of this computer get through, as far as that was asked."""
+    """Whether clients of this computer reach it, as far as that was tested."""
     hosts: dict[str, ReachedServer | HostNotReached]
     """By the inventory's names."""
 

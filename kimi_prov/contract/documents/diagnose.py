@@ -8,23 +8,23 @@ from kimi_prov.contract.documents.form import Rule
 
 
 class Diagnose(TypedDict):
-    """What is recognised on machines that serve, and the bundle for a bug report."""
+    """Recognised problems of machines that serve, and the bundle for a bug report."""
 
     schema: Literal["kimi-prov/diagnose/v1"]
     ok: bool
-    """Whether every host was reached and serves, and nothing keeps one from it."""
+    """Whether every host was reached and serves, and no problem prevents that."""
     made_at: str
     """UTC, as 2026-11-24T03:04:05Z."""
     version: str
     """Of kimi-prov on the control machine."""
     bundle: str | None
-    """The file that was written; null in the bundle's own copy, and where no host gave anything."""
+    """The file that was written; null in the bundle's own copy, and where no host answered."""
     bundle_bytes: int | None
     hosts: dict[str, DiagnosedHost]
 
 
 class DiagnosedHost(TypedDict):
-    """What was recognised on one host."""
+    """The problems of one host."""
 
     ok: bool
     reached: bool
@@ -32,7 +32,7 @@ class DiagnosedHost(TypedDict):
     detail: str
     findings: list[Diagnosis]
     missing: dict[str, str]
-    """Parts that could not be gathered, with the reason."""
+    """Parts that could not be collected, with the reason."""
 
 
 class Diagnosis(TypedDict):
@@ -40,7 +40,7 @@ class Diagnosis(TypedDict):
 
     id: Annotated[str, Rule(pattern=r"^diagnose\.[a-z_]+$")]
     severity: Literal["blocker", "warning", "info"]
-    """Keeps the model from serving; was seen while it serves; was over when the engine last
+    """Prevents the model from serving; was seen while it serves; was over when the engine last
     answered."""
     title: str
     observed: str

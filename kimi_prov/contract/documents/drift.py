@@ -1,4 +1,4 @@
-"""`kimi-prov/drift/v1`: what is not as it was applied."""
+"""`kimi-prov/drift/v1`: differences from what was applied."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from kimi_prov.contract.documents.form import NotRequired, Rule, Timestamp
 
 
 class Drift(TypedDict):
-    """What on each machine is not as it was applied."""
+    """The differences of each machine from what was applied."""
 
     schema: Literal["kimi-prov/drift/v1"]
     ok: bool
-    """Nothing differs, and all could be looked at."""
+    """Nothing differs, and all parts could be read."""
     complete: bool
-    """All of it could be looked at, on every host."""
+    """All parts could be read, on every host."""
     hosts: dict[str, DriftOfHost]
 
 
 class DriftOfHost(TypedDict):
-    """What differs on one host."""
+    """The differences of one host."""
 
     ok: bool
     complete: bool
@@ -32,20 +32,20 @@ class DriftOfHost(TypedDict):
     """Every byte of the weights was read again."""
     weights_read_from: dict[str, Literal["disk", "memory", "page cache"]]
     """Each folder that was read: from the disk itself, from memory (the RAM disk), or, where its
-    file system reads in no other way, through the page cache once the pages that no process has
+    file system has no direct reads, through the page cache after the pages that no process has
     mapped were dropped."""
     drift: list[Difference]
     unseen: list[Unseen]
-    """What could not be looked at."""
+    """Parts that could not be read."""
     would_change: list[PlannedOtherwise] | None
-    """What `apply` would decide otherwise today: no drift; null where that is not known."""
+    """What `apply` would decide differently today: no drift; null where that is unknown."""
     would_change_unknown: str | None
-    """Why it is not known."""
+    """Why it is unknown."""
     stand_ins: list[str]
 
 
 class AppliedEntry(TypedDict):
-    """The last apply or rollback that ended well; null where no record of one is there."""
+    """The last apply or rollback that succeeded; null without a record of one."""
 
     entry: int | None
     """Its number in the history."""
@@ -64,7 +64,7 @@ class AppliedBy(TypedDict):
 
 
 class Difference(TypedDict):
-    """What is not as it was applied."""
+    """A difference from what was applied."""
 
     id: Annotated[str, Rule(pattern=r"^drift\.[a-z_]+$")]
     """Stable; see docs/reference/findings.md."""
@@ -74,22 +74,22 @@ class Difference(TypedDict):
     subject: str
     """Path, unit, package, account, setting, port or key's name."""
     expected: str | None
-    """As applied; null: nothing was there."""
+    """As applied; null: nothing existed."""
     observed: str | None
-    """As it is; null: nothing is there."""
+    """The present value; null: nothing exists."""
     since: Timestamp | None
-    """null: nothing tells."""
+    """null: no source says it."""
     since_from: str | None
-    """What tells the time."""
+    """The source of the time."""
     by: str | None
-    """Through what, as far as logs tell."""
+    """What changed it, as far as logs say."""
     fix: str
-    """The command that fixes it; one of kimi-prov is for the control machine, others for the
+    """The command that fixes it; a command of kimi-prov runs on the control machine, others on the
     host."""
 
 
 class Unseen(TypedDict):
-    """What could not be looked at, and why."""
+    """A part that could not be read, and why."""
 
     what: str
     why: str
@@ -102,7 +102,7 @@ class PlannedOtherwise(TypedDict):
     id: Literal["drift.planned_otherwise"]
     title: str
     key: str
-    """Place in the plan: engine.version, instances[0].argv."""
+    """Path in the plan: engine.version, instances[0].argv."""
     applied: Any
     """Any JSON value."""
     planned: Any

@@ -1,4 +1,4 @@
-"""`kimi-prov/endpoint/v1`: where a job of a SLURM cluster serves."""
+"""`kimi-prov/endpoint/v1`: the address of a job of a SLURM cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, TypedDict
 
 
 class Endpoint(TypedDict):
-    """Where a job of a SLURM cluster serves."""
+    """The address of a job of a SLURM cluster that serves."""
 
     schema: Literal["kimi-prov/endpoint/v1"]
     url: str
@@ -18,17 +18,17 @@ class Endpoint(TypedDict):
     job: str
     """Number of the job."""
     folder: str
-    """The rendered folder that the job was submitted from."""
+    """The rendered folder from which the job was submitted."""
     model: str
-    """Name to ask for."""
+    """The model's name in requests."""
     certificate: str
     """The server's certificate, PEM."""
     key_file: str
-    """File of the API key, for its owner alone."""
+    """File of the API key, which only its owner may read."""
     state: Literal["loading", "ready", "draining", "ended", "failed"]
     ends_at: str | None
-    """End of the walltime, UTC, ISO 8601; null where it is not known."""
+    """End of the walltime, UTC, ISO 8601; null where it is unknown."""
     successor: str | None
     """Job that takes over; null where there is none."""
     notes: list[str]
-    """What is not as it was planned, in sentences."""
+    """Differences from the plan, in sentences."""

@@ -1,4 +1,4 @@
-"""A finding, as plans and checks have it."""
+"""A finding in plans and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FindingId = Annotated[str, Rule(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")]
 
 
 class Finding(TypedDict):
-    """What was found about a machine; see docs/reference/findings.md."""
+    """A finding about a machine; see docs/reference/findings.md."""
 
     id: FindingId
     """It never changes."""
@@ -22,7 +22,7 @@ class Finding(TypedDict):
     fix: str | None
     source: str
     concerns: NotRequired[Literal["purchase", "deployment"]]
-    """Whether who buys the machine has to weigh it, or only who sets it up."""
+    """Whether the buyer of the machine has to consider it, or only who sets it up."""
     cost_usd: NotRequired[Amount | None]
     """What fixing it costs, where that is known."""
     cost_basis: NotRequired[str]

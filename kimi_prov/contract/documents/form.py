@@ -1,4 +1,4 @@
-"""What the types of documents are written with: bounds of values, and names for common kinds.
+"""Building blocks of the document types: bounds of values, and names for common kinds.
 
 A document is a `TypedDict`; its JSON Schema is made from it (`kimi_prov.schemas.from_types`). The
 class's docstring, and the string below a key, are the descriptions there.
@@ -22,7 +22,7 @@ __all__ = ["NotRequired", "Required"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value keeps to beside its type, as JSON Schema has it."""
+    """Limits of a value beside its type, as JSON Schema has them."""
 
     minimum: float | None = None
     exclusive_minimum: float | None = None
@@ -34,11 +34,11 @@ class Rule:
     min_items: int | None = None
     max_items: int | None = None
     unique_items: bool | None = None
-    # It is still written, for readers of old; code reads another key in its place.
+    # Still written, for older readers; code reads another key instead.
     deprecated: bool | None = None
-    # Keys that are not declared may be there, in the closed form too.
+    # Undeclared keys are allowed, in the closed form too.
     additional_properties: bool | None = None
-    # Sets of keys, of which a mapping has to have one whole.
+    # Sets of keys, of which a mapping must have one completely.
     any_of_keys: tuple[tuple[str, ...], ...] | None = None
 
 
@@ -47,7 +47,7 @@ Count = Annotated[int, Rule(minimum=0)]
 Positive = Annotated[int, Rule(minimum=1)]
 Bytes = Annotated[int, Rule(minimum=0)]
 Amount = Annotated[float, Rule(minimum=0)]
-# Of facts, which others send: no machine has as much, and what is computed from it stays a number.
+# For facts from elsewhere: no machine has as much, and results computed from it stay finite.
 Whole = Annotated[int, Rule(minimum=0, maximum=1 << 60)]
 PositiveWhole = Annotated[int, Rule(minimum=1, maximum=1 << 60)]
 Quantity = Annotated[float, Rule(minimum=0, maximum=1 << 60)]

@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Positive, Required
 class History(TypedDict):
     """What was applied to each machine.
 
-    A host that was not reached has ok and detail alone.
+    A host that was not reached has only ok and detail.
     """
 
     schema: Literal["kimi-prov/history/v1"]
@@ -32,7 +32,7 @@ class HistoryOfHost(TypedDict, total=False):
 
 ServedSide = Literal["former", "new", "both", "none"]
 
-# A key that is a word of Python.
+# This key is a keyword of Python.
 _From = TypedDict("_From", {"from": int})
 
 
@@ -43,7 +43,7 @@ class OpenSwitch(_From):
     phase: Literal["writing", "switching", "returning"]
     since: str
     under_way: bool
-    """false: it was cut, and the next apply takes it over."""
+    """false: it was interrupted, and the next apply takes it over."""
     serves: ServedSide
 
 
@@ -54,28 +54,28 @@ class HistoryEntry(TypedDict):
     kind: Literal["apply", "rollback", "found"]
     """found: it was in place when an apply of this version first changed it."""
     restores: int | None
-    """Of a rollback: the entry whose files it put back."""
+    """For a rollback: the entry whose files it restored."""
     started_at: str
     ended_at: str | None
     by: EntryBy | None
     inventory: str | None
-    """As it was given on the control machine."""
+    """As given on the control machine."""
     kimi_prov: str | None
     """Version of kimi-prov."""
     result: Literal["done", "failed", "returned", "interrupted"] | None
     """returned: the machine went back to `returned_to`; failed: that did not serve either; null:
     under way."""
     why: str | None
-    """Why it did not end as done."""
+    """Why the result is not done."""
     returned_to: int | None
     serves: ServedByEntry | None
     gateway: GatewayOfEntry | None
     speed: ProbedSpeed | None
     speed_before: ProbedSpeed | None
-    """Of what served before, by the same probe."""
+    """Of what served before, by the same test."""
     seconds_without_service: float | None
     restorable: bool
-    """Whether rollback can put it back."""
+    """Whether rollback can restore it."""
 
 
 class EntryBy(TypedDict):
@@ -86,7 +86,7 @@ class EntryBy(TypedDict):
 
 
 class ServedByEntry(TypedDict):
-    """What it served; null of an entry that did not get so far."""
+    """What it served; null for an entry that did not get so far."""
 
     engine: str
     variant: str
@@ -100,7 +100,7 @@ class ServedByEntry(TypedDict):
 
 
 class GatewayOfEntry(TypedDict):
-    """Of a gateway, which serves nothing itself: to whom it sent. No way back goes to it."""
+    """Where a gateway, which serves nothing itself, sent requests. Rollback cannot restore it."""
 
     address: str | None
     """The address that two gateways share."""
@@ -108,7 +108,7 @@ class GatewayOfEntry(TypedDict):
 
 
 class ProbedSpeed(TypedDict):
-    """By the short probe, after the switch; null where no engine was started anew."""
+    """By the short speed test, after the switch; null where no engine was started again."""
 
     decode_tok_s: float
     """Of one request, the best of the rounds."""

@@ -28,27 +28,27 @@ class Job(TypedDict):
     job_name: str
     """SLURM's name of it."""
     state: str | None
-    """As SLURM has it: PENDING, RUNNING, ...; null where it no longer knows the job."""
+    """SLURM's state: PENDING, RUNNING, ...; null where it no longer knows the job."""
     reason: str | None
     """Why it waits or has ended."""
     nodes: str | None
     """Its nodes, as SLURM writes them."""
     starts_at: str | None
-    """UTC, ISO 8601; of a job that waits as SLURM estimates it."""
+    """UTC, ISO 8601; for a job that waits, SLURM's estimate."""
     ends_at: str | None
     """End of the walltime, or of the job; UTC, ISO 8601."""
     left_s: int | None
     """Seconds left of the walltime."""
     log: str | None
-    """What it prints, in the folder; null where there is none."""
+    """Its output, in the folder; null where there is none."""
     endpoint: EndpointOfJob | None
 
 
 class EndpointOfJob(TypedDict):
-    """Where its server answers."""
+    """The address of its server."""
 
     state: Literal["loading", "ready", "draining", "ended", "failed", "lost"]
-    """lost: its file says that it is open, and SLURM that its job is not."""
+    """lost: its file says that it is open, but SLURM says that its job is not."""
     url: str
     """Base URL on the cluster."""
     node: str

@@ -10,8 +10,8 @@ from kimi_prov.contract.documents.form import Required, Rule
 class Load(TypedDict, total=False):
     """A load: `check --load FILE` sizes machines for it, `bench --load FILE` measures with it.
 
-    Written in YAML or JSON. Options of the command line win over it. `check` passes over `bench`,
-    `bench` over the days and the limits.
+    Written in YAML or JSON. Options of the command line take precedence. `check` ignores `bench`;
+    `bench` ignores the days and the limits.
     """
 
     schema: Required[Literal["kimi-prov/load/v1"]]
@@ -35,13 +35,13 @@ class Load(TypedDict, total=False):
 class BenchLoad(TypedDict, total=False):
     """How the load is put on a machine that serves.
 
-    input_tokens and output_tokens stand beside it.
+    input_tokens and output_tokens are beside it.
     """
 
     requests: Annotated[int, Rule(minimum=1, maximum=100000)]
     """Of each load of the sweep, in each round."""
     rate_per_s: Annotated[float, Rule(minimum=0.001, maximum=100000)]
-    """Requests a second, at times that a Poisson process gives; absent: all at once."""
+    """Requests a second, at times of a Poisson process; absent: all at once."""
     concurrency: Annotated[
         list[Annotated[int, Rule(minimum=1, maximum=10000)]],
         Rule(min_items=1, max_items=16, unique_items=True),
@@ -50,11 +50,11 @@ class BenchLoad(TypedDict, total=False):
     rounds: Annotated[int, Rule(minimum=1, maximum=20)]
     """How often the sweep is run; figures are medians over the rounds."""
     warm_up: Annotated[int, Rule(minimum=0, maximum=1000)]
-    """Requests before all that is measured."""
+    """Requests before all measurements."""
     chat: bool
     """The chat endpoint instead of completions."""
     images: Annotated[int, Rule(minimum=0, maximum=16)]
-    """Of random pixels, with each request."""
+    """Images of random pixels, with each request."""
     image_width: Annotated[int, Rule(minimum=16, maximum=8192)]
     """Pixels."""
     image_height: Annotated[int, Rule(minimum=16, maximum=8192)]

@@ -1,4 +1,4 @@
-"""The lock that one apply has on a machine at a time."""
+"""The lock that one apply at a time has on a machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kimi_prov.contract.documents.form import NotRequired
 
 
 class LockHolder(TypedDict, total=False):
-    """The run that applies to the machine; an earlier version says less."""
+    """The run that applies to the machine; an earlier version sends fewer keys."""
 
     user: str
     control_host: str
@@ -18,15 +18,15 @@ class LockHolder(TypedDict, total=False):
     """Of ansible-playbook, and when that process started."""
     pid_start: int
     run: str
-    """No two runs have the same."""
+    """Different in each run."""
     since: str
 
 
 class LockAnswer(TypedDict):
-    """What `lock` answers, and `probe --lock`."""
+    """The answer of `lock`, and of `probe --lock`."""
 
     held: bool
-    """Whether the one who asked has it."""
+    """Whether the caller has it."""
     holder: NotRequired[LockHolder]
     age_s: NotRequired[int]
     """Seconds since it was renewed."""

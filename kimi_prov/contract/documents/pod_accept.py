@@ -1,4 +1,4 @@
-"""`kimi-prov/pod-accept/v1`: what the checks of a pod found."""
+"""`kimi-prov/pod-accept/v1`: the results of a pod's checks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kimi_prov.contract.documents.verify import CheckResult
 
 
 class PodAccept(TypedDict):
-    """What the acceptance checks of a pod found: `kimi-pod accept`."""
+    """The results of the acceptance checks of a pod: `kimi-pod accept`."""
 
     schema: Literal["kimi-prov/pod-accept/v1"]
     ok: bool
     """Whether no check failed."""
     url: str
-    """The address that was asked."""
+    """The address that was tested."""
     checks: list[CheckResult]
-    """One row a check, as `verify` has them."""
+    """One row a check, as in `verify`."""

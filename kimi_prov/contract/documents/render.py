@@ -28,5 +28,5 @@ class RenderedFile(TypedDict):
     path: str
     """Path in the folder."""
     sha256: Sha256
-    """Digest of what was rendered."""
+    """SHA-256 of the rendered file."""
     mode: Annotated[str, Rule(pattern=r"^0[0-7]{3}$")]

@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Required, WeightsHeldIn
 class Restart(TypedDict):
     """What kimi-prov restart has restarted.
 
-    A host that failed has ok and detail alone. Hosts that serve one model together stop and start
+    A host that failed has only ok and detail. Hosts that serve one model together stop and start
     together, and have the keys of a start.
     """
 
@@ -27,8 +27,8 @@ class RestartedHost(TypedDict, total=False):
     requests_cut: int | None
     """Answers that did not end in time; null for a cluster's."""
     seconds: float | None
-    """Of all its instances, one after the other; of hosts that serve together, of their start."""
+    """Of all its instances, one after the other; for hosts that serve together, of their start."""
     was: Literal["serving", "stopped", "asleep", "not serving"] | None
-    """What it was before."""
+    """Its state before."""
     held: WeightsHeldIn | None
     """Where the weights were when the start began."""

@@ -1,4 +1,4 @@
-"""`kimi-prov/seed/v1`: which weights were put into a bucket."""
+"""`kimi-prov/seed/v1`: the weights that were copied into a bucket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kimi_prov.contract.documents.form import Amount, Bytes, Count
 
 
 class Seed(TypedDict):
-    """What kimi-prov weights seed brought into a bucket.
+    """What kimi-prov weights seed copied into a bucket.
 
     Sizes in bytes. complete: every file of the repository is there and verified, and the manifest
     beside them.

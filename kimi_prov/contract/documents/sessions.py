@@ -1,4 +1,4 @@
-"""`kimi-prov/sessions/v1`: what sessions of paid machines cost."""
+"""`kimi-prov/sessions/v1`: the cost of sessions of paid machines."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from kimi_prov.contract.documents.form import Amount
 
 
 class Sessions(TypedDict):
-    """What sessions of machines cost, by kimi-prov sessions.
+    """The cost of sessions of machines, by kimi-prov sessions.
 
-    Amounts in US dollars, by the price that each machine was told; disks, traffic and requests are
-    not in them.
+    Amounts in US dollars, by the price in each machine's settings; disks, traffic and requests are
+    not included.
     """
 
     schema: Literal["kimi-prov/sessions/v1"]
     ok: bool
     bucket: str
-    """The folder that keeps them."""
+    """The folder in which they are stored."""
     usd: Amount
     """Of all that are listed."""
     sessions: list[PaidSession]
@@ -32,18 +32,18 @@ class PaidSession(TypedDict):
     model: str | None
     since: str
     until: str
-    """When the machine last looked."""
+    """When the machine last updated it."""
     hours: Amount
     usd: Amount
-    """What it cost."""
+    """The cost of the session."""
     starting_usd: Amount
     """Of that, while it did not serve yet."""
     serving_usd: Amount
     """While it answered."""
     idle_usd: Amount
-    """While nobody asked."""
+    """While it was idle."""
     usd_hour: Amount
-    """What an hour cost: kimi_hour_usd."""
+    """The price of an hour: kimi_hour_usd."""
     budget_usd: float | None
     end: str | None
-    """Why it ended; null where it goes on, or where nobody could tell."""
+    """Why it ended; null where it goes on, or where the reason is unknown."""

@@ -12,8 +12,8 @@ InstructionSet = Annotated[str, Rule(pattern="^[a-z0-9_]+$", max_length=100)]
 class Spec(TypedDict, total=False):
     """A machine as a quote describes it, or one of several equal ones that serve one model.
 
-    The CPU and the cards are looked up in the catalogue; what is given here wins. Shorter ways to
-    write it (2x EPYC 9654, 3.84 TB, purchase_eur) are brought into this form first.
+    The CPU and the cards are looked up in the catalogue; values given here take precedence. Shorter
+    forms (2x EPYC 9654, 3.84 TB, purchase_eur) are converted into this form first.
     """
 
     schema: Required[Literal["kimi-prov/spec/v1"]]
@@ -109,7 +109,7 @@ class SpecNic(TypedDict):
 
 
 class SpecLink(TypedDict):
-    """What joins these hosts."""
+    """The network between these hosts."""
 
     kind: Literal["infiniband", "roce", "ethernet"]
     speed_gbit_s: NotRequired[Annotated[float, Rule(minimum=0.001, maximum=100000)]]
@@ -131,7 +131,7 @@ class SpecSoftware(TypedDict, total=False):
 
 
 class SpecPrice(TypedDict, total=False):
-    """What it costs."""
+    """The price of the machine."""
 
     purchase_usd: Annotated[float, Rule(minimum=0, maximum=1000000000)]
     hourly_usd: Annotated[float, Rule(minimum=0, maximum=1000000)]

@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Required, WeightsHeldIn
 class Start(TypedDict):
     """What kimi-prov start has started.
 
-    A host that failed has ok and detail alone; of a folder for a cluster there is one row, with the
+    A host that failed has only ok and detail; for a folder of a cluster there is one row, with the
     service's name.
     """
 
@@ -25,9 +25,9 @@ class StartedHost(TypedDict, total=False):
     ok: Required[bool]
     detail: Required[str]
     was: Literal["serving", "stopped", "asleep", "not serving"] | None
-    """What it was before."""
+    """Its state before."""
     seconds: float | None
-    """From when the start was asked for until the model answered; of a host that serves already,
-    its last start."""
+    """From the request for the start until the model answered; for a host that serves already, its
+    last start."""
     held: WeightsHeldIn | None
     """Where the weights were when the start began."""

@@ -1,4 +1,4 @@
-"""`kimi-prov/stop/v1`: how machines stopped to serve."""
+"""`kimi-prov/stop/v1`: how machines stopped serving."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import NotRequired
 class Stop(TypedDict):
     """What kimi-prov stop has stopped.
 
-    A host that failed has ok and detail alone; of a folder for a cluster there is one row, with the
+    A host that failed has only ok and detail; for a folder of a cluster there is one row, with the
     service's name.
     """
 
@@ -27,4 +27,4 @@ class StoppedHost(TypedDict):
     requests_cut: NotRequired[int | None]
     """Answers that did not end in time; null for a cluster's."""
     seconds: NotRequired[float | None]
-    """The drain and the engine's end."""
+    """Seconds of the drain and of the engine's end."""

@@ -22,6 +22,6 @@ class SubmittedJob(TypedDict):
     name: JobName
     id: JobId | None
     after: list[JobId]
-    """Jobs that have to end well before."""
+    """Jobs that have to succeed before."""
     outcome: Literal["submitted", "queued", "complete"]
     """queued: it waits or runs already; complete: its work is done."""

@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Required
 class Update(TypedDict):
     """What kimi-prov update installed on each machine.
 
-    A host that failed, was refused or was not reached any more has ok and detail alone.
+    A host that failed, was refused or was not reached any more has only ok and detail.
     """
 
     schema: Literal["kimi-prov/update/v1"]
@@ -24,31 +24,31 @@ class UpdatedHost(TypedDict, total=False):
     ok: Required[bool]
     detail: Required[str]
     installed: list[InstalledPackage]
-    """Packages that have another version than before; `from` is empty where one is new."""
+    """Packages with another version than before; `from` is empty where one is new."""
     driver: str | None
     """Version of the NVIDIA driver that was installed or loaded; null where it stayed."""
     left: list[LeftPackage]
-    """What waits and was not installed, with the reason."""
+    """Waiting packages that were not installed, with the reason."""
     restarted: bool
     requests_cut: int
     """Requests that had not ended when the time for them was over."""
     seconds_without_service: float
-    """From the first request that was turned away until the model answered again; 0 without a
-    restart, and where nothing was served."""
+    """From the first request that was refused until the model answered again; 0 without a restart,
+    and where nothing was served."""
     verified: bool
     """Whether the acceptance suite ran, and passed; false where nothing was served before."""
     restart_reasons: list[str]
-    """Why the machine has to start again; empty where it has not."""
+    """Why the machine has to restart; empty where it need not."""
     stale_units: list[str]
-    """Our units that run libraries which were replaced since they started."""
+    """Our units that run libraries that were replaced since they started."""
 
 
-# A key that is a word of Python.
+# This key is a keyword of Python.
 _From = TypedDict("_From", {"from": str})
 
 
 class InstalledPackage(_From):
-    """A package that has another version than before."""
+    """A package with another version than before."""
 
     name: str
     to: str

@@ -1,4 +1,4 @@
-"""`kimi-prov/usage/v1`: what API keys used."""
+"""`kimi-prov/usage/v1`: the use of API keys."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from kimi_prov.contract.documents.form import Count, Day, KeyLimit, NotRequired
 
 
 class Usage(TypedDict):
-    """What each key used.
+    """The use of each key.
 
-    Days are UTC's. A host that was not reached has ok and detail alone.
+    Days are in UTC. A host that was not reached has only ok and detail.
     """
 
     schema: Literal["kimi-prov/usage/v1"]
@@ -26,7 +26,7 @@ class Usage(TypedDict):
 
 
 class UsageRow(TypedDict):
-    """What a key used on all hosts."""
+    """The use of a key on all hosts."""
 
     day: NotRequired[Day]
     host: NotRequired[str]
@@ -36,30 +36,30 @@ class UsageRow(TypedDict):
     prompt_tokens: Count
     completion_tokens: Count
     refused: dict[KeyLimit, Count]
-    """Requests that were kept out, by the limit that did."""
+    """Requests that were refused, by the limit that refused them."""
 
 
 class UsageOfHost(TypedDict):
-    """What keys used on one host."""
+    """The use of keys on one host."""
 
     ok: bool
     detail: str
     rows: NotRequired[list[UsageOfDay]]
     """A row a key and day."""
     uncounted: NotRequired[list[int]]
-    """Instances whose engine runs since before it could count."""
+    """Instances whose engine started before it could count."""
 
 
 class UsageOfDay(TypedDict):
-    """What a key used on one day."""
+    """The use of a key on one day."""
 
     day: Day
     last_at: Count
-    """When it was used last on that day, in seconds since 1970; 0 where it only was refused."""
+    """Last use on that day, in seconds since 1970; 0 where all requests were refused."""
     key: str
     """Its name."""
     requests: Count
     prompt_tokens: Count
     completion_tokens: Count
     refused: dict[KeyLimit, Count]
-    """Requests that were kept out, by the limit that did."""
+    """Requests that were refused, by the limit that refused them."""

@@ -1,4 +1,4 @@
-"""`kimi-prov/verify/v1`: what the acceptance checks found."""
+"""`kimi-prov/verify/v1`: the results of the acceptance checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kimi_prov.contract.documents.form import Amount, NotRequired
 
 
 class Verify(TypedDict):
-    """What kimi-prov verify found."""
+    """The results of kimi-prov verify."""
 
     schema: Literal["kimi-prov/verify/v1"]
     ok: bool
@@ -16,7 +16,7 @@ class Verify(TypedDict):
 
 
 class VerifiedHost(TypedDict):
-    """What was checked of one host."""
+    """The checks of one host."""
 
     ok: bool
     endpoint: str
@@ -31,13 +31,13 @@ class VerifiedHost(TypedDict):
 
 
 class CheckResult(TypedDict):
-    """A check and what it found."""
+    """A check and its result."""
 
     name: str
     status: Literal["ok", "fail", "skip"]
     detail: str
     seconds: Amount
     expected: NotRequired[str]
-    """What a check that failed wanted, where it says so."""
+    """What a failed check expected, where it says so."""
     observed: NotRequired[str]
     """What came instead, clean and cut."""

@@ -1,4 +1,4 @@
-"""`kimi-prov/web/v1`: what was saved of web UIs, or put back."""
+"""`kimi-prov/web/v1`: what was saved of web UIs, or restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kimi_prov.contract.documents.form import Bytes, Count, Required
 class WebUi(TypedDict):
     """What kimi-prov web backup or web restore did.
 
-    A host that failed has ok and detail alone. Sizes in bytes.
+    A host that failed has only ok and detail. Sizes in bytes.
     """
 
     schema: Literal["kimi-prov/web/v1"]
@@ -19,21 +19,21 @@ class WebUi(TypedDict):
 
 
 class WebUiContents(TypedDict, total=False):
-    """What an archive of a web UI holds."""
+    """The contents of a web UI's archive."""
 
     version: str
-    """Of the page that was copied."""
+    """Version of the web UI that was copied."""
     made_unix: int
-    """When it was copied: seconds since 1970, of that machine's clock."""
+    """When it was copied: seconds since 1970, by that machine's clock."""
     accounts: Count
     chats: Count
     uploads: Count
     left_out: list[str]
-    """Uploads with names that no archive takes."""
+    """Uploads whose names an archive cannot have."""
 
 
 class WebUiOfHost(WebUiContents, total=False):
-    """What was saved of one host's web UI, or put back."""
+    """What was saved of one host's web UI, or restored."""
 
     ok: Required[bool]
     detail: Required[str]

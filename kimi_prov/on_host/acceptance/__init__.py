@@ -1,4 +1,4 @@
-"""What `verify --suite full` asks a served model, and how the answers are judged.
+"""The questions of `verify --suite full` to a served model, and the checks of its answers.
 
 Decides: what `verify --suite full` asks, and how answers are judged.
 Applied by: playbooks/verify.yml.

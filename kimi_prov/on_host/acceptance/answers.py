@@ -1,4 +1,4 @@
-"""Asks the served model within limits of tokens and time, and reads what it answers."""
+"""Sends the suite's requests within limits of tokens and time, and reads the answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 Messages = Sequence[Mapping[str, Any]]
-# What no part of an answer may show: the marks by which a tokenizer's special tokens are written.
+# What no part of an answer may show: the text forms of a tokenizer's special tokens.
 MARKS = ("<think>", "</think>", "<|im_", "<|tool_call", "[EOS]", "[BOS]", "<|media_")
 INSTANT: Body = {"chat_template_kwargs": {"thinking": False}, "temperature": 0}
 _MIN_S = 1.0
@@ -29,14 +29,14 @@ class OutOfTimeError(ApiError):
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of an answer; `arguments` as they came, which may be no JSON."""
+    """A tool call of an answer; `arguments` as they came, which may not be JSON."""
 
     id: str
     name: str
     arguments: str
 
     def values(self) -> dict[str, Any]:
-        """Return the arguments; empty where they are no JSON object."""
+        """Return the arguments; empty where they are not a JSON object."""
         try:
             found = json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -49,9 +49,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `finish`: the engine's word for why it ended.
+    """An answer. `finish`: the engine's word for why it ended.
 
-    `cached_tokens`: of the prompt, those found in a cache; 0 where the engine does not tell.
+    `cached_tokens`: of the prompt, those found in a cache; 0 where the engine does not report it.
     """
 
     text: str = ""
@@ -63,7 +63,7 @@ class Answer:
     cached_tokens: int = 0
 
     def describe(self) -> str:
-        """Say what came, for a report: the answer, or why there is none."""
+        """Describe the result for a report: the answer, or why there is none."""
         if self.calls:
             return " ".join([*map(str, self.calls), self.text]).strip()
         if self.text.strip():
@@ -73,7 +73,7 @@ class Answer:
         return f"no text; reasoning: {self.thought}" if self.thought else "no text"
 
     def marks(self) -> list[str]:
-        """Return the marks of special tokens that stand in the answer or its reasoning."""
+        """Return the special tokens' text forms in the answer or its reasoning."""
         return [mark for mark in MARKS if mark in self.text or mark in self.thought]
 
 
@@ -81,12 +81,12 @@ Found = Union[Answer, ApiError]
 
 
 def describe_answer(found: Found) -> str:
-    """Return what came of a question as text for a report."""
+    """Return the result of a question as text for a report."""
     return str(found) if isinstance(found, ApiError) else found.describe()
 
 
 class Asker:
-    """Asks one served model for one check. `seconds`: for all that the check asks."""
+    """Asks one served model for one check. `seconds`: for all requests of the check."""
 
     def __init__(self, subject: Subject, *, context: int, at_once: int, seconds: float) -> None:
         self.subject = subject
@@ -96,7 +96,7 @@ class Asker:
         self._until = time.monotonic() + seconds
 
     def body(self, asked: str | Messages, tokens: int, **more: object) -> Body:
-        """Return a request. In thinking mode as its makers advise, sampled with a fixed seed."""
+        """Return a request, sampled with a fixed seed; in thinking mode as its makers advise."""
         messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
         sampled: Body = {"temperature": 1, "top_p": 0.95, "seed": 1}
         return {
@@ -108,7 +108,7 @@ class Asker:
         }
 
     def ask(self, asked: str | Messages, tokens: int, **more: object) -> Answer:
-        """Ask for one whole answer. Raises ApiError."""
+        """Request one complete answer. Raises ApiError."""
         return self.send(self.body(asked, tokens, **more))
 
     def send(self, body: Body) -> Answer:
@@ -126,9 +126,9 @@ class Asker:
             raise
 
     def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> list[Found]:
-        """Send several requests, as many at once as the engine takes; errors stand in the list.
+        """Send several requests, as many at once as the engine takes; return answers or errors.
 
-        `all_at_once`: more than it takes, so that it has to keep them apart in its queue too.
+        `all_at_once`: more than it takes, so that it also has to keep them apart in its queue.
         """
         most = len(bodies) if all_at_once else self.at_once
         with ThreadPoolExecutor(max_workers=max(1, min(most, len(bodies)))) as pool:
@@ -156,7 +156,7 @@ class Asker:
 
 
 def parse_reply(reply: api_client.Reply) -> Answer:
-    """Read a whole answer. Raises ApiError for what is none."""
+    """Parse a complete answer. Raises ApiError for anything else."""
     document = reply.json()
     choice = _get_first(document.get("choices"))
     message = choice.get("message")
@@ -166,7 +166,7 @@ def parse_reply(reply: api_client.Reply) -> Answer:
 
 
 def assemble_stream(pieces: Sequence[Mapping[str, Any]]) -> Answer:
-    """Put a streamed answer together. Raises ApiError where the stream ends with an error."""
+    """Join a streamed answer. Raises ApiError where the stream ends with an error."""
     texts: dict[str, str] = {"content": "", "reasoning": ""}
     calls: dict[int, dict[str, str]] = {}
     finish = ""

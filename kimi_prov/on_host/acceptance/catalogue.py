@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.target import MachineTarget
     from kimi_prov.on_host.endpoint.checks import Subject
 
-# Seconds for all that a check asks. An answer with a long thought takes minutes on processors.
+# Seconds for all requests of a check. An answer with a long thought takes minutes on CPUs.
 _LIMIT_S = 900.0
 NEEDLE_S = 1800.0
 NEEDLES = "needles"
-# The longest answer of a check. A plan's speed is an estimate: an answer may take longer.
+# Seconds of a check's longest answer. A plan's speed is an estimate: an answer may take longer.
 _MAX_TOKENS = 4096
 _SLACK = 1.5
-# No context is as long, in thousands of tokens.
+# Longer than any context, in thousands of tokens.
 _MAX_K = 2000
 
 
 @dataclass(frozen=True)
 class Exam:
-    """One served model: what is asked, what was promised, and the way to its machine."""
+    """One served model: what is tested, what is expected, and how its machine is reached."""
 
     subject: Subject
     promise: Expectations
     door: MachineTarget
 
     def asker(self, seconds: float) -> Asker:
-        """Return who asks for one check, within its own time."""
+        """Return the client for one check, with its own time limit."""
         promise = self.promise
         return Asker(
             self.subject, context=promise.context, at_once=promise.at_once, seconds=seconds
@@ -63,11 +63,11 @@ Unable = Callable[[Exam], Optional[str]]
 
 @dataclass(frozen=True)
 class Check:
-    """`meant`: its answers have to mean something, so that random weights are not asked.
+    """`meant`: its answers need a meaning, so it is not run with random weights.
 
-    `alone`: runs when nothing else of the suite does, for it measures, or asks the machine.
-    `unable`: why it cannot be run on this model, None where it can. `answers`: how many it asks
-    for; `in_turn`: one after the other, whatever the engine takes at once.
+    `alone`: runs while nothing else of the suite does, because it measures, or uses the machine.
+    `unable`: why it cannot be run on this model, None where it can. `answers`: how many it
+    requests; `in_turn`: one after the other, however many the engine takes at once.
     """
 
     name: str
@@ -180,7 +180,7 @@ CHECKS: tuple[Check, ...] = (
     ),
 )
 NAMES = (*(check.name for check in CHECKS), NEEDLES)
-# The checks of every suite through the port; those of the machine are the control machine's.
+# The checks of every suite through the port; the control machine has those of the machine.
 PORT = (*(name for name, _ in checks.THROUGH_PORT), checks.WEB_UI)
 BASIC, FULL = "basic", "full"
 SUITES = (BASIC, FULL)
@@ -193,20 +193,20 @@ def compute_limit_s(check: Check, promise: Expectations) -> float:
 
 
 def estimate_answer_s(tokens: int, promise: Expectations) -> float:
-    """Return the seconds that so many tokens may take to write; 0 where no speed is planned."""
+    """Return the seconds for writing so many tokens; 0 where no speed is planned."""
     return _SLACK * tokens / promise.decode_tok_s if promise.decode_tok_s else 0.0
 
 
 def name_needle(length: int) -> str:
-    """Name the check of a prompt's length in tokens."""
+    """Return the name of the check for a prompt's length in tokens."""
     return f"{NEEDLES}-{needles.format_length(length)}"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is run of a suite: the checks that fit a pattern of `only`, if any, and none of `leave`.
+    """The selected checks: those that fit a pattern of `only`, if any, and none of `leave`.
 
-    A check that is left out is told as not run.
+    A check that is left out is reported as not run.
     """
 
     suite: str = BASIC
@@ -214,11 +214,11 @@ class Selection:
     leave: tuple[str, ...] = ()
 
     def includes(self, name: str) -> bool:
-        """Whether a check is to be run."""
+        """Return whether a check is to be run."""
         return (not self.only or _is_match(name, self.only)) and not _is_match(name, self.leave)
 
     def names(self, subject: Subject) -> list[str]:
-        """Return the checks that ask this model, in order, those that are left out among them."""
+        """Return the checks for this model, in order, including those that are left out."""
         port = [name for name in PORT if name != checks.WEB_UI or subject.page]
         if subject.gateway:
             return [name for name in port if name not in checks.OF_ENGINE]
@@ -229,12 +229,12 @@ LEFT_OUT = "left out by --only or --skip"
 
 
 def is_needle(name: str) -> bool:
-    """Whether a name is that of a prompt's length."""
+    """Return whether a name is that of a prompt's length."""
     return name.startswith(f"{NEEDLES}-")
 
 
 def may_be_needle(pattern: str) -> bool:
-    """Whether a pattern fits the name of a length: which there are, the context served decides."""
+    """Return whether a pattern fits a length's name: the served context decides which exist."""
     return any(fnmatch(name_needle(size * 1000), pattern) for size in range(1, _MAX_K))
 
 

@@ -1,8 +1,7 @@
-"""Runs a program that a model wrote in a transient unit that can do no harm; its output is data.
+"""Runs a program that a model wrote in a transient unit without access; its output is untrusted.
 
-A user of its own that is no one afterwards, no network, a system that it only reads, nothing of
-ours in it, and limits on memory, tasks, processor, output and time
-(`protection.build_code_options`).
+The unit has a user that exists only as long as it runs, no network, a read-only system without our
+files, and limits on memory, tasks, processor, output and time (`protection.build_code_options`).
 
 Decides: what code that a model wrote may do (the unit).
 """
@@ -25,14 +24,14 @@ OUTPUT_BYTES = 64 << 10
 # Isolated, without the site's modules, and the program from standard input.
 _PYTHON = ("/usr/bin/python3", "-I", "-S", "-B", "-")
 _SYSTEMD = "/run/systemd/system"
-# Starting the unit, and ending it, beside the program's own time.
+# Seconds for starting and ending the unit, beside the program's own time.
 _GRACE_S = 15.0
 
 
 def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Return what a program wrote, cut and clean, as `out`; `ended` says why it did not end well.
+    """Return a program's output, cut and clean, as `out`; `ended` says why it did not end well.
 
-    `reason` is there instead where no such unit can be started.
+    `reason` is returned instead where no such unit can be started.
     """
     if not os.path.isdir(_SYSTEMD):
         return {"reason": "systemd does not run here"}
@@ -41,8 +40,8 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
         given.write(source.encode("utf-8", "replace"))
         given.flush()
         try:
-            # To be read alone: what may write to a file may take all room of its file system, of
-            # which no limit of the unit's keeps it.
+            # A pipe, which can only be read: a program that may write to a file could fill its file
+            # system, and no limit of the unit prevents that.
             with (
                 open(f"/proc/self/fd/{given.fileno()}", "rb") as readable,
                 sandbox.run_transient(
@@ -61,11 +60,11 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
 
 
 def _watch(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:
-    """Read until the program ends, writes too much or takes too long; the unit ends after that."""
+    """Read until the program ends, writes too much or takes too long; then the unit is ended."""
     descriptor = running.stdout.fileno() if running.stdout else -1
     started = time.monotonic()
     until = started + limit_s + _GRACE_S
-    late = f"ended, for it ran longer than {limit_s:.0f} s"
+    late = f"ended because it ran longer than {limit_s:.0f} s"
     parts: list[bytes] = []
     size = 0
     while True:
@@ -78,12 +77,12 @@ def _watch(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:
         parts.append(data[: OUTPUT_BYTES - size])
         size += len(data)
         if size > OUTPUT_BYTES:
-            return b"".join(parts), f"ended, for it wrote more than {OUTPUT_BYTES} bytes"
+            return b"".join(parts), f"ended because it wrote more than {OUTPUT_BYTES} bytes"
     try:
         status = running.wait(max(1.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         return b"".join(parts), late
-    # systemd ends it at its limit, and tells no more than that it failed.
+    # systemd ends it at its limit, and reports only that it failed.
     if status and time.monotonic() - started >= limit_s:
         return b"".join(parts), late
     return b"".join(parts), f"exit status {status}" if status else ""

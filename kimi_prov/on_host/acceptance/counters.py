@@ -1,4 +1,4 @@
-"""Speculative decoding and the prefix cache, as the engine's own counters tell."""
+"""Checks of speculative decoding and the prefix cache by the engine's own counters."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ _CACHE = {
 _DRAFTS, _DRAFTED, _ACCEPTED = (
     f"vllm:spec_decode_num_{name}_total" for name in ("drafts", "draft_tokens", "accepted_tokens")
 )
-# sglang tells no counts, but tokens a step on average: more than one where a draft was taken.
+# sglang has no counters, but tokens a step on average: more than one where a draft was accepted.
 _ACCEPT_LENGTH = "sglang:spec_accept_length"
-# Lines of a prompt that is longer than any block of a cache; a line has no more tokens than that.
+# Lines of a prompt that is longer than any block of a cache; a line is at most this many tokens.
 _LINES = 80
 _TOKENS_OF_LINE = 60
-# Of the repeated prompt; its last block may always be computed anew.
+# The share of the repeated prompt; its last block may always be computed again.
 _HIT_SHARE = 0.5
-# Of the tokens that we asked for; the engine counted more where others ask as well.
+# The share of the requested tokens; the engine counted more where others ask as well.
 _OURS = 1.1
 _COUNTING = "Count from one to sixty in words, with a comma after each. Write nothing else."
 
 
 def check_prefix_cache(asker: Asker, door: MachineTarget, engine: str, copies: int) -> Verdict:
-    """Send one long prompt again and again: the engine has to find it in its cache.
+    """Send one long prompt repeatedly: the engine has to find it in its cache.
 
-    `copies`: caches that requests are spread over; one more request meets one of them twice. What
-    the engine says of each answer goes before its counters, in which are others' requests too.
+    `copies`: caches over which requests are spread; with one more request, one of them gets two.
+    What the engine reports in each answer takes precedence over its counters, which include other
+    users' requests.
     """
     before, reason = _read_counts(door)
     if reason:
         return make_skip(f"the engine's counters cannot be read: {reason}")
-    # Of its own in each run, so that nothing of it is there before.
+    # Different in each run, so that nothing of it is in the cache before.
     lines = min(_LINES, asker.context // _TOKENS_OF_LINE)
     text = f"{secrets.token_hex(8)}\n{needles.build_prompt(lines)}"
     answers = [asker.ask(text, 1, temperature=0) for _ in range(copies + 1)]
@@ -60,9 +61,9 @@ def check_prefix_cache(asker: Asker, door: MachineTarget, engine: str, copies: i
 
 
 def judge_cache(engine: str, grown: Counts, tokens: int, requests: int) -> Verdict:
-    """Judge by how much the counters grew over requests with the same prompt of `tokens`.
+    """Check how much the counters grew over requests with the same prompt of `tokens`.
 
-    Where others asked meanwhile, hits may be theirs.
+    If other users asked meanwhile, the hits may be theirs.
     """
     names = _CACHE.get(engine, _CACHE["vllm"])
     missing = [name for name in names if name not in grown]
@@ -82,9 +83,9 @@ def judge_cache(engine: str, grown: Counts, tokens: int, requests: int) -> Verdi
 
 
 def check_speculative(asker: Asker, door: MachineTarget, *, meant: bool) -> Verdict:
-    """Have the model write something plain: its draft has to guess, and to be right at times.
+    """Request a plain text: the draft has to guess, and to be right sometimes.
 
-    `meant`: guesses that are right are wanted too, which random weights do not give.
+    `meant`: require right guesses too, which random weights do not make.
     """
     before, reason = _read_counts(door)
     if reason:
@@ -97,7 +98,7 @@ def check_speculative(asker: Asker, door: MachineTarget, *, meant: bool) -> Verd
 
 
 def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) -> Verdict:
-    """Judge by how much the counters grew while an answer was written."""
+    """Check how much the counters grew while an answer was written."""
     lengths = [row[_ACCEPT_LENGTH] for row in after if row.get(_ACCEPT_LENGTH)]
     if _DRAFTS not in grown and lengths:
         told = f"{max(lengths):.2f} tokens a step"
@@ -118,7 +119,7 @@ def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) ->
 
 
 def sum_growth(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, float]:
-    """Sum over the instances by how much each counter grew; a restarted engine's begins anew."""
+    """Return the growth of each counter over all instances; a restarted engine's starts at 0."""
     found: dict[str, float] = {}
     for then, now in zip(before, after):
         for name, value in now.items():

@@ -1,4 +1,4 @@
-"""What a plan promises of the served model, as far as the suite tries it."""
+"""What a plan promises of the served model, as far as the suite checks it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# An engine that a plan says nothing of takes this many requests at once.
+# The requests at once of an engine for which a plan has no number.
 _AT_ONCE = 8
 _MAX_AT_ONCE = 16
-# The classes of models that take more than text end so, as transformers names them.
+# The endings of the classes of models that take more than text, in transformers' names.
 _SEES = "ForConditionalGeneration"
-# As small as any that is served.
+# As small as any context that is served.
 _CONTEXT = 4096
 _NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
 
@@ -38,7 +38,7 @@ class Expectations:
 
 
 def from_plan(plan: MachinePlan) -> Expectations:
-    """Read a plan, also one that an earlier version applied."""
+    """Read a plan, also of an earlier version."""
     model, instances = plan["model"], plan["instances"]
     speeds = plan.get("throughput") or {}
     argv = [word for instance in instances for word in instance["argv"]]
@@ -59,7 +59,7 @@ def from_plan(plan: MachinePlan) -> Expectations:
 
 
 def _has_cache(engine: str, argv: list[str]) -> bool:
-    """Whether the plan has a prefix cache: sglang's is on unless it is taken off."""
+    """Return whether the plan has a prefix cache: sglang's is on unless it is switched off."""
     if any(word in argv for word in _NO_CACHE):
         return False
     return engine == "ktransformers" or "--enable-prefix-caching" in argv

@@ -1,4 +1,4 @@
-"""Generated pictures, and questions that nobody answers who does not see them."""
+"""Generated images, and questions that cannot be answered without seeing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kimi_prov.on_host.acceptance.knowledge import is_choosing
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, judge_answers
 
 Colour = tuple[int, int, int]
-# Ten tokens wide and high: 28 pixels of Kimi K2.5 are a token's.
+# Ten tokens wide and high: a token of Kimi K2.5 has 28 pixels.
 SIDE = 280
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 COLOURS: dict[str, Colour] = {"red": (220, 20, 20), "green": (20, 160, 40), "blue": (20, 40, 220)}
@@ -22,7 +22,7 @@ _TOKENS = 2048
 
 
 def encode_png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
-    """Return a square picture as PNG; `pixel` gives the colour at x and y."""
+    """Return a square image as PNG; `pixel` gives the colour at x and y."""
     rows = b"".join(b"\0" + b"".join(bytes(pixel(x, y)) for x in range(side)) for y in range(side))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -36,13 +36,13 @@ def encode_png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
 
 
 def draw_square(colour: Colour) -> bytes:
-    """Return a picture of one square on white."""
+    """Return an image of one square on white."""
     low, high = SIDE // 4, 3 * SIDE // 4
     return encode_png(lambda x, y: colour if low <= x < high and low <= y < high else _WHITE)
 
 
 def draw_bars(count: int) -> bytes:
-    """Return a picture of black upright bars on white, each as wide as the gaps."""
+    """Return an image of black upright bars on white, each as wide as the gaps."""
     width = SIDE // (2 * count + 1)
     return encode_png(
         lambda x, _: _BLACK if x // width % 2 and x // width < 2 * count + 1 else _WHITE
@@ -50,18 +50,18 @@ def draw_bars(count: int) -> bytes:
 
 
 def build_questions() -> list[tuple[str, bytes, str]]:
-    """Return question, picture and answer; the same question with several pictures."""
+    """Return question, image and answer; the same question with several images."""
     squares = [(_SQUARE, draw_square(colour), name) for name, colour in COLOURS.items()]
     return [*squares, *((_BARS, draw_bars(count), str(count)) for count in (2, 5))]
 
 
 def list_rivals(expected: str) -> tuple[str, ...]:
-    """Return the colours of which the answer is one; none for a number."""
+    """Return the possible answers that are colours; none for a number."""
     return tuple(COLOURS) if expected in COLOURS else ()
 
 
 def build_content(question: str, picture: bytes) -> list[dict[str, Any]]:
-    """Return the message's content: the picture as a data URL, then the question."""
+    """Return the message's content: the image as a data URL, then the question."""
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
     return [
         {"type": "image_url", "image_url": {"url": url}},
@@ -70,7 +70,7 @@ def build_content(question: str, picture: bytes) -> list[dict[str, Any]]:
 
 
 def check_images(asker: Asker) -> Verdict:
-    """Ask about pictures; whoever does not see them answers the same to each."""
+    """Ask about images; a model that does not see them gives the same answer for each."""
     asked = build_questions()
     found = asker.many(
         [

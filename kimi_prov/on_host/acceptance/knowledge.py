@@ -1,4 +1,4 @@
-"""Facts that no revision of a model gets wrong, and problems that want a thought."""
+"""Facts that no revision of a model gets wrong, and problems that need a thought."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Question = tuple[str, str]
 
-# A question, and the word or number that its answer has to hold.
+# A question, and the word or number that its answer must contain.
 FACTS: tuple[Question, ...] = (
     ("What is the chemical symbol of silver? Answer with the symbol alone.", "Ag"),
     ("Which planet is the largest of the solar system? Answer with one word.", "Jupiter"),
@@ -73,23 +73,23 @@ PROBLEMS: tuple[Question, ...] = (
         "8",
     ),
 )
-# The other choices of questions that offer some, by the right one: who names all chooses none.
+# The other choices of a question, by the right one: an answer with all choices is wrong.
 _RIVALS: dict[str, Sequence[str]] = {
     "carbon dioxide": ("oxygen",),
     "directory": ("date", "user"),
     "Bob": ("Tom", "Ann"),
 }
-# Of hard questions even a whole model may miss one.
+# Of hard questions even a good model may miss one.
 _PROBLEMS_MISSED = 1
 _TOKENS = 4096
-# A command of LaTeX with the text that it sets: \boxed{155}, \mathrm{H_2O}.
+# A command of LaTeX around a text: \boxed{155}, \mathrm{H_2O}.
 _COMMAND = re.compile(r"\\[A-Za-z]+\{([^{}]*)\}")
-# Digits that stand as a subscript or with separators are digits all the same.
+# Subscript digits and digits with separators are digits as well.
 _PLAIN = str.maketrans("\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089", "0123456789")
 
 
 def check_facts(asker: Asker) -> Verdict:
-    """Ask facts of several kinds; all have to be right."""
+    """Ask facts of several kinds; all answers have to be right."""
     return _judge_answers(FACTS, _ask_all(asker, FACTS), "facts right")
 
 
@@ -118,16 +118,16 @@ def _judge_answers(
 
 
 def is_choosing(text: str, expected: str, rivals: Iterable[str]) -> bool:
-    """Whether an answer has the expected word and none of its rivals."""
+    """Return whether an answer has the expected word and none of its rivals."""
     return has_word(text, expected) and not any(
         has_word(text, rival) for rival in rivals if rival != expected
     )
 
 
 def has_word(text: str, expected: str) -> bool:
-    """Whether an answer has the expected word or number, as a word of its own."""
+    """Return whether an answer has the expected word or number, as a word of its own."""
     plain, found = text.translate(_PLAIN), 1
-    while found:  # from within: one command of LaTeX may hold another
+    while found:  # From the inside: one command of LaTeX may contain another.
         plain, found = _COMMAND.subn(r"\1", plain)
     plain = re.sub(r"[_{}$*`]", "", plain)
     plain = re.sub(r"(?<=\d)\\[,!:; ](?=\d{3}(?!\d))", "", plain)

@@ -1,6 +1,6 @@
-"""What the suite asks on the served machine itself, beside the port: `ANSWERS`, by name.
+"""The suite's queries to the served machine itself, beside the port: `ANSWERS`, by name.
 
-Each gives a JSON object; `reason` in it says why there is no answer.
+Each returns a JSON object; its `reason` says why there is no answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 Found = dict[str, Any]
-# Of the tokenizer's special tokens, those that a chat is made of.
+# Of the tokenizer's special tokens, those of which a chat is made.
 _CHAT = (
     "<think>", "</think>", "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>",
     "<|im_system|>", "<|im_middle|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
@@ -37,7 +37,7 @@ _CHAT = (
 )  # fmt: skip
 _TEMPLATE, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 _FLAG = "--chat-template"
-# How a template asks whether it is to think.
+# How a template asks whether to think.
 _SWITCH = re.compile(r"\bthinking is (?:not )?(?:defined|true|false|none)\b")
 _LIMIT_S = 120.0
 # The model's template is code of its own: it runs in the engine's sandbox, as the engine runs it.
@@ -74,11 +74,11 @@ class MachineFiles:
 
 
 def answer(place: MachineFiles, question: Mapping[str, Any]) -> Found:
-    """Answer one question. Raises HostError for one that is not known."""
+    """Answer one query. Raises HostError for an unknown one."""
     what = question.get("what")
     known = ANSWERS.get(what) if isinstance(what, str) else None
     if known is None:
-        raise HostError(f"{what!r} is no question of the suite: {', '.join(ANSWERS)}")
+        raise HostError(f"{what!r} is not a question of the suite: {', '.join(ANSWERS)}")
     return known(place, question)
 
 
@@ -95,7 +95,7 @@ def read_counts(place: MachineFiles, question: Mapping[str, Any]) -> Found:
 
 
 def tokenize(place: MachineFiles, question: Mapping[str, Any]) -> Found:
-    """Return the token ids that each text is cut into, by the first instance's engine."""
+    """Return the token ids of each text, by the first instance's engine."""
     found = []
     for text in question.get("texts") or ():
         asked = {"prompt": str(text), "add_special_tokens": False}
@@ -112,7 +112,7 @@ def _tokenize_one(place: MachineFiles, asked: Mapping[str, Any]) -> tuple[str, l
         return f"the engine has no /tokenize ({value})", []
     ids = value.get("tokens")
     if not isinstance(ids, list) or not all(isinstance(number, int) for number in ids):
-        return "the engine's /tokenize gives no tokens", []
+        return "the engine's /tokenize returns no tokens", []
     return "", ids
 
 
@@ -137,13 +137,13 @@ def _list_ports(place: MachineFiles) -> list[int]:
 
 
 def describe_files(place: MachineFiles, question: Mapping[str, Any]) -> Found:
-    """Return what the weights' files say of tokens and template."""
+    """Return the tokens and the template in the weights' files."""
     del question
     template, text = _describe_template(place)
     known = list_special_tokens(place)
     return {
         "special": known,
-        # What the template writes as a mark has to be a token of its own.
+        # A mark that the template writes must be a token of its own.
         "unknown": [mark for mark in _CHAT if mark in text and mark not in known],
         "template": template,
         "instant": _SWITCH.search(text) is not None,
@@ -151,7 +151,7 @@ def describe_files(place: MachineFiles, question: Mapping[str, Any]) -> Found:
 
 
 def list_special_tokens(place: MachineFiles) -> dict[str, int]:
-    """Return the special tokens that a chat uses, by their text, as the tokenizer's files say."""
+    """Return the special tokens that a chat uses, by their text, from the tokenizer's files."""
     found: dict[str, int] = {}
     by_number = read_json(str(place.model("serve_dir", _TOKENIZER))).get("added_tokens_decoder")
     for number, row in by_number.items() if isinstance(by_number, dict) else ():
@@ -165,7 +165,7 @@ def list_special_tokens(place: MachineFiles) -> dict[str, int]:
 
 
 def _describe_template(place: MachineFiles) -> tuple[Found, str]:
-    """Return the hashes of the template that is used and of the verified one, and its text."""
+    """Return the hashes of the template in use and of the verified one, and its text."""
     name, used = _read_own_template(place, "serve_dir")
     told: Found = {"file": name, "verified": _read_verified_digest(place)}
     given = _find_flag([word for item in place.plan["instances"] for word in item["argv"]])
@@ -176,12 +176,12 @@ def _describe_template(place: MachineFiles) -> tuple[Found, str]:
 
 
 def _read_own_template(place: MachineFiles, key: _Folder) -> tuple[str, bytes]:
-    """Return the name of the file that holds the model's template, and the template."""
+    """Return the file that holds the model's template, and the template."""
     content = _read_bytes(place.model(key, _TEMPLATE))
     if content:
         return _TEMPLATE, content
     inside = read_json(str(place.model(key, _TOKENIZER))).get("chat_template")
-    if isinstance(inside, list):  # several with a name each
+    if isinstance(inside, list):  # Several templates, each with a name.
         inside = {str(row.get("name")): row.get("template") for row in inside}.get("default")
     return _TOKENIZER, inside.encode("utf-8", "replace") if isinstance(inside, str) else b""
 
@@ -189,8 +189,8 @@ def _read_own_template(place: MachineFiles, key: _Folder) -> tuple[str, bytes]:
 def _read_verified_digest(place: MachineFiles) -> str:
     """Return the SHA-256 of the template as it was when the weights were verified.
 
-    The mark of the verification has that of each file. A template inside another file is the
-    verified one as long as that file is. Empty where the mark says nothing.
+    The verification recorded that of each file. A template inside another file counts as verified
+    as long as that file does. Empty where there is no record.
     """
     name, content = _read_own_template(place, "dir")
     mark = read_json(str(place.model("dir", manifest.MARK)))
@@ -241,7 +241,7 @@ def render_conversation(place: MachineFiles, question: Mapping[str, Any]) -> Fou
         own = json.loads(done.stdout)["text"]
     except (ValueError, KeyError, TypeError, RecursionError):
         last = (done.stderr or "").strip().splitlines()[-1:]
-        return {"reason": f"not known, the template does not run: {' '.join(last)[:200]}"}
+        return {"reason": f"not known, the template fails: {' '.join(last)[:200]}"}
     return {"own": str(own), "engine": engine["prompt"]}
 
 

@@ -1,4 +1,4 @@
-"""Words that are hidden in long prompts, up to the context served."""
+"""Words that are hidden in long prompts, up to the served context."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker
 
 _MIN_TOKENS = 10_000
-# A question at the end of the context: the answer, its thought, and what the template adds.
+# Tokens left at the end of the context for the answer, its thought, and the template.
 _ROOM_TOKENS = 2048
-# Of the length that was aimed at; the text is made of whole lines.
+# The accepted share of the intended length; the text is made of whole lines.
 _CLOSE = 0.9
 _MARGIN = 0.98
-# How deep in the prompt each word lies, and which it is.
+# The depth of each word in the prompt, and the word.
 NEEDLES: tuple[tuple[float, str, str], ...] = (
     (0.1, "Bergen", "copper"),
     (0.5, "Quito", "lantern"),
@@ -35,13 +35,13 @@ _QUESTION = (
 
 @dataclass(frozen=True)
 class Scale:
-    """How many tokens a prompt has, by the engine's own count: `fixed`, and `line` for each."""
+    """The tokens of a prompt, by the engine's own count: `fixed`, and `line` for each line."""
 
     fixed: float
     line: float
 
     def lines(self, tokens: int) -> int:
-        """Return how many lines make a prompt of so many tokens, or of somewhat less."""
+        """Return how many lines make a prompt of so many tokens, or of slightly fewer."""
         return max(len(NEEDLES), int((tokens * _MARGIN - self.fixed) / self.line))
 
 
@@ -51,7 +51,7 @@ def count_answer_tokens(context: int) -> int:
 
 
 def list_lengths(context: int) -> list[int]:
-    """Return the prompts' lengths in tokens: 10,000, doubling, and what the context holds."""
+    """Return the prompts' lengths in tokens: 10,000, doubling, and the largest for the context."""
     most = context - count_answer_tokens(context)
     found = []
     length = _MIN_TOKENS
@@ -62,7 +62,7 @@ def list_lengths(context: int) -> list[int]:
 
 
 def format_length(tokens: int) -> str:
-    """Name a length, for a check's name: 10k, 160k."""
+    """Format a length for a check's name: 10k, 160k."""
     return f"{tokens / 1000:.0f}k" if tokens >= 1000 else str(tokens)
 
 
@@ -78,8 +78,8 @@ def _build_note(number: int) -> str:
     place = _PLACES[number * 5 % len(_PLACES)]
     thing = _THINGS[number * 7 % len(_THINGS)]
     day = _DAYS[number * 3 % len(_DAYS)]
-    # Numbers of three and of two digits whatever the line: tokenizers cut digits by threes, and a
-    # line has to have as many tokens at the end of a long prompt as where they were measured.
+    # Numbers of three and of two digits in every line: tokenizers cut digits by threes, and a line
+    # at the end of a long prompt must have as many tokens as the measured ones.
     return f"Note {number % 900 + 100}: on {day} {number % 90 + 10} {thing} went to the {place}."
 
 
@@ -91,7 +91,7 @@ def measure_scale(asker: Asker) -> Scale:
     ]
     line = (counts[1] - counts[0]) / (more - few)
     if line <= 0:
-        raise ApiError(f"the engine counts {counts[0]} and {counts[1]} tokens: no usage is told")
+        raise ApiError(f"the engine counts {counts[0]} and {counts[1]} tokens: it reports no usage")
     return Scale(max(0.0, counts[0] - few * line), line)
 
 
@@ -102,11 +102,11 @@ def check_needle(asker: Asker, tokens: int, measured: Scale) -> Verdict:
 
 
 def judge(aimed: int, counted: int, text: str, told: str) -> Verdict:
-    """Judge an answer: every word has to be in it, and the prompt as long as was aimed at."""
+    """Check that an answer has every word, and that the prompt had the intended length."""
     words = [word for _, _, word in NEEDLES]
     if counted < aimed * _CLOSE:
         return make_failure(
-            f"the prompt had {counted} tokens by the engine's count, {aimed} were aimed at",
+            f"the prompt had {counted} tokens by the engine's count, {aimed} were intended",
             f"at least {int(aimed * _CLOSE)} tokens",
             f"{counted} tokens",
         )
@@ -118,7 +118,7 @@ def judge(aimed: int, counted: int, text: str, told: str) -> Verdict:
 
 
 def explain_too_slow(tokens: int, prefill_tok_s: float | None, limit_s: float) -> Verdict | None:
-    """Return why a length is not tried: by the plan's own speed it takes longer than the limit."""
+    """Return why a length is not tried: by the planned speed it takes longer than the limit."""
     if not prefill_tok_s or tokens / prefill_tok_s <= limit_s:
         return None
     return make_skip(

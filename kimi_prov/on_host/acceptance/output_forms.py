@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.target import MachineTarget
 
 _INSTANT = ("What is 25 plus 17? Answer with the number alone.", "42")
-# A thinking model that was told not to think answers such a question in few tokens.
+# A thinking model that is told not to think answers such a question in few tokens.
 _INSTANT_TOKENS = 256
-# Enumerations and truth values alone: a grammar of these ends, whatever the weights are.
+# Only enumerations and truth values: a grammar of these ends, whatever the weights are.
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -50,7 +50,7 @@ MARKERS = (
 
 
 def check_instant(asker: Asker, door: MachineTarget) -> Verdict:
-    """Ask without thinking: an answer, no reasoning, and no marks of it."""
+    """Ask without thinking: an answer, no reasoning, and no tokens of thinking."""
     files = door.request("files")
     if files["reason"]:
         return make_skip(f"whether the model has an instant mode is not known: {files['reason']}")
@@ -61,7 +61,7 @@ def check_instant(asker: Asker, door: MachineTarget) -> Verdict:
 
 
 def judge_instant(answer: Answer, expected: str) -> Verdict:
-    """Judge an answer that was to come without thinking."""
+    """Check an answer that was requested without thinking."""
     wanted = f"{expected}, no reasoning"
     if answer.thought:
         return make_failure("it thought, though it was told not to", wanted, answer.thought)
@@ -73,9 +73,9 @@ def judge_instant(answer: Answer, expected: str) -> Verdict:
 
 
 def check_structured(asker: Asker) -> Verdict:
-    """Ask for JSON of a schema, at once and, where the model thinks, after its reasoning.
+    """Request JSON of a schema, in instant mode and, where the model thinks, after its reasoning.
 
-    Random weights are held to the form alone.
+    For random weights only the form is checked.
     """
     form = {
         "type": "json_schema",
@@ -91,12 +91,12 @@ def check_structured(asker: Asker) -> Verdict:
 
 
 def _find_max_tokens(asker: Asker, tokens: int) -> int:
-    """Return the most tokens of an answer without thought: some models have no switch for it."""
+    """Return the token limit of an answer without thought: some models have no switch for it."""
     return _THINKING_TOKENS if asker.subject.reasons else tokens
 
 
 def judge_structured(found: Sequence[Found], *, meant: bool) -> Verdict:
-    """Judge answers that were to keep to the schema; `meant`: and to say what was asked."""
+    """Check that answers follow the schema and, with `meant`, say what was asked."""
     wrong = []
     for answer in found:
         fault = (
@@ -124,7 +124,7 @@ def _is_valid(value: object, rule: dict[str, Any]) -> bool:
 
 
 def check_mixing(asker: Asker) -> Verdict:
-    """Ask many times at once for a word each; half of the answers are streamed."""
+    """Request a word many times at once; half of the answers are streamed."""
     markers = list(MARKERS)
     room = _find_max_tokens(asker, _ECHO_TOKENS)
     bodies = [
@@ -139,7 +139,7 @@ def _build_echo_question(marker: str) -> str:
 
 
 def judge_mixing(markers: Sequence[str], found: Sequence[Found]) -> Verdict:
-    """Judge answers to requests at once: each has its own word and nobody else's."""
+    """Check answers to requests at once: each has its own word and no other."""
     wrong: list[Wrong] = []
     strange = False
     for marker, answer in zip(markers, found):

@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 _TOKENS = 4096
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-# What our part of the program writes before its results, beside whatever the model's part writes.
+# Our part of the program writes this before its results, beside any output of the model's part.
 _RESULT = "kimi-suite-result:"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A function that is asked for, and what it has to give for some arguments."""
+    """A requested function, and the results that it must return for some arguments."""
 
     name: str
     asked: str
     cases: tuple[tuple[list[Any], Any], ...]
 
     def question(self) -> str:
-        """Return the task in words."""
+        """Return the task as a prompt."""
         return (
             f"Write a Python function {self.asked} Use the standard library only. Answer with one "
             "block of code that holds the function, and nothing else."
         )
 
     def program(self, code: str) -> str:
-        """Return the model's code with a last line that calls it and writes the results."""
+        """Return the model's code with last lines that call it and write the results."""
         arguments = json.dumps([given for given, _ in self.cases])
         return (
             f"{code}\n\nimport json as _json\n"
@@ -44,7 +44,7 @@ class Task:
         )
 
     def judge(self, output: str) -> Wrong | None:
-        """Hold the program's output against what the function had to give; None where it did."""
+        """Compare the program's output with the expected results; None where they are equal."""
         lines = [line for line in output.splitlines() if line.startswith(_RESULT)]
         try:
             found = json.loads(lines[-1][len(_RESULT) :]) if lines else None
@@ -55,7 +55,7 @@ class Task:
         if len(found) != len(self.cases):
             return Wrong(self.name, f"{len(self.cases)} results", f"{len(found)}: {found}")
         for (given, expected), value in zip(self.cases, found):
-            # By their text: to Python 1 is True.
+            # Compared as text: to Python 1 equals True.
             if json.dumps(value) != json.dumps(expected):
                 called = f"{self.name}({json.dumps(given)[1:-1]})"
                 return Wrong(called, json.dumps(expected), json.dumps(value))
@@ -88,7 +88,7 @@ TASKS: tuple[Task, ...] = (
 
 
 def check_programs(asker: Asker, door: MachineTarget) -> Verdict:
-    """Have the model write functions, and run them where they can do no harm."""
+    """Let the model write functions, and run them where they have no access."""
     tried = door.request("code", source="print('ready')")
     output = str(tried.get("out") or "")
     if tried["reason"] or output.strip() != "ready":
@@ -115,10 +115,10 @@ def _judge_program(task: Task, found: Found, door: MachineTarget) -> Wrong | Non
 def extract_code(text: str, name: str) -> str | None:
     """Return the code of an answer: its blocks with the function, or all of it without blocks.
 
-    It is not compiled here: that is for the unit as well.
+    It is not compiled here: the unit does that too.
     """
     defined = re.compile(rf"^\s*def {re.escape(name)}\s*\(", re.MULTILINE)
     blocks = _BLOCK.findall(text) or [text]
-    # The last one: what stands before is often a first try.
+    # The last block: an earlier one is often a first try.
     chosen = [block for block in blocks if defined.search(block)]
     return chosen[-1] if chosen else None

@@ -1,7 +1,7 @@
 """`suite run < REQUEST`, `suite ask < QUESTION`: the full suite's part on the served machine.
 
-`run` asks the model through the port from this machine, for the checks that REQUEST names; `ask`
-answers one question of the control machine's own run. Both give one JSON object.
+`run` tests the model through the port from this machine, by the checks that REQUEST names; `ask`
+answers one query of the control machine's own run. Both print one JSON object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 
 def split_batches(names: Sequence[str]) -> list[list[str]]:
-    """Cut the checks into what is run together, in order: what others would disturb runs alone."""
+    """Split the checks into batches that run together, in order; sensitive checks run alone."""
     port = [name for name in names if name in catalogue.PORT]
     together = [name for name in names if name in BY_NAME and not BY_NAME[name].alone]
     lengths = [name for name in names if catalogue.is_needle(name)]
@@ -57,12 +57,12 @@ def run_selection(
 
 
 def _find_position(name: str, names: list[str]) -> int:
-    """Return where a row stands; the rows of one check keep their own order."""
+    """Return the position of a row; the rows of one check keep their own order."""
     return names.index(name) if name in names else len(names)
 
 
 def run(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
-    """Run one batch of checks, one after the other; `tell` hears of each that begins or ends.
+    """Run one batch of checks, one after the other; `tell` is called at the begin and end of each.
 
     Each has as many requests at once as the engine takes: two checks at once would have more.
     """
@@ -146,7 +146,7 @@ def _read_plan(paths: Paths) -> MachinePlan:
 
 
 def build_exam(paths: Paths) -> Exam:
-    """Return this machine's own exam. Raises HostError where it serves nothing."""
+    """Return this machine's own model to test. Raises HostError where it serves nothing."""
     plan = _read_plan(paths)
     if not groups.serves_clients(plan):
         raise groups.make_head_only_error(plan, "the model is asked")
@@ -162,7 +162,7 @@ def build_exam(paths: Paths) -> Exam:
 
 
 def main(argv: list[str]) -> int:
-    """Run what the request on standard input asks for."""
+    """Run the checks that the request on standard input names."""
     request: dict[str, Any] = json.load(sys.stdin)
     if argv[:1] == ["ask"]:
         plan = _read_plan(Paths())

@@ -1,4 +1,4 @@
-"""The way to what can be asked on the served machine alone: counters, tokens, files, a unit."""
+"""Access to what only the served machine can answer: counters, tokens, files, a unit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class MachineTarget:
-    """`ask` puts a question of `machine.ANSWERS` to the machine; None where there is no way.
+    """`ask` sends a query of `machine.ANSWERS` to the machine; None where it cannot be reached.
 
-    `why`: the reason for none.
+    `why`: the reason for None.
     """
 
     ask: Callable[[Question], Found] | None

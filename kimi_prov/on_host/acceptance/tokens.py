@@ -29,7 +29,7 @@ _TOKENS = 4096
 
 
 def check_special_tokens(asker: Asker, door: MachineTarget) -> Verdict:
-    """Ask the engine how it cuts the special tokens, and look for their marks in an answer."""
+    """Ask the engine how it cuts the special tokens, and search for them in an answer."""
     files = door.request("files")
     known: dict[str, int] = files.get("special") or {}
     fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
@@ -53,7 +53,7 @@ def check_special_tokens(asker: Asker, door: MachineTarget) -> Verdict:
 
 
 def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Verdict | None:
-    """Judge the tokenizer's files; None where they have every mark that the template writes."""
+    """Check the tokenizer's files; None where they have every mark that the template writes."""
     if reason:
         return make_skip(f"the tokenizer's files cannot be read: {reason}")
     if unknown:
@@ -68,7 +68,7 @@ def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -
 
 
 def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verdict:
-    """Judge how texts of special tokens were cut: each has to be the one id of the files."""
+    """Check how texts of special tokens were cut: each must be the one id of the files."""
     wrong = [
         Wrong(text, f"token {number}", f"tokens {', '.join(map(str, found)) or 'none'}")
         for (text, number), found in zip(known.items(), [*ids, *[[]] * len(known)])
@@ -78,7 +78,7 @@ def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verd
 
 
 def check_chat_template(door: MachineTarget) -> Verdict:
-    """Hold the template that the engine uses against the one in the verified weights."""
+    """Compare the template that the engine uses with the one in the verified weights."""
     files = door.request("files")
     if files["reason"]:
         return make_skip(f"the template's file cannot be read: {files['reason']}")
@@ -87,18 +87,18 @@ def check_chat_template(door: MachineTarget) -> Verdict:
         return verdict
     written = door.request("rendered", messages=MESSAGES)
     if written["reason"]:
-        return make_pass(f"{verdict.detail}; what the engine makes of it: {written['reason']}")
+        return make_pass(f"{verdict.detail}; its use by the engine: {written['reason']}")
     return judge_rendered(verdict, str(written.get("own")), str(written.get("engine")))
 
 
 def judge_template(found: Mapping[str, Any]) -> Verdict:
-    """Judge the files: `used` and `verified` are their SHA-256, `given` what a flag names."""
+    """Check the files: `used` and `verified` are their SHA-256, `given` what a flag names."""
     used, verified = _as_text(found.get("used")), _as_text(found.get("verified"))
     if used is None:
         name = found.get("given") or "chat_template.jinja or tokenizer_config.json"
         return make_failure("the engine has no chat template", f"a template in {name}", "none")
     if verified is None:
-        return make_skip("nothing is known of the template in the verified weights")
+        return make_skip("the template in the verified weights is not known")
     if used != verified:
         where = found.get("given") or found.get("file")
         return make_failure(
@@ -110,10 +110,10 @@ def judge_template(found: Mapping[str, Any]) -> Verdict:
 
 
 def judge_rendered(files: Verdict, own: str, engine: str) -> Verdict:
-    """Judge what the engine makes of a conversation against what the model's template makes."""
+    """Compare the engine's text of a conversation with that of the model's template."""
     if own != engine:
         return make_failure(
-            "the engine writes a chat otherwise than the model's template", own, engine
+            "the engine writes a chat differently from the model's template", own, engine
         )
     return make_pass(f"{files.detail}; the engine writes a chat as it does")
 

@@ -40,7 +40,7 @@ def _build_tool(name: str, description: str, **parameters: dict[str, Any]) -> di
 
 
 _CITIES = ("Oslo", "Rome", "Lima", "Cairo")
-# Of a list, so that none is written with its country.
+# From a list, so that no city is written with its country.
 _CITY = {"type": "string", "enum": list(_CITIES)}
 _NUMBER = {"type": "integer"}
 TEMPERATURE = _build_tool("get_temperature", "Temperature of the air in a city, now.", city=_CITY)
@@ -49,7 +49,7 @@ TOOLS = (
     _build_tool("get_time", "Time of day in a city, now.", city=_CITY),
     _build_tool("add_numbers", "Sum of two whole numbers.", first=_NUMBER, second=_NUMBER),
 )
-# A question, and the calls that it wants; none where no tool is of use.
+# A question, and the calls that it needs; none where no tool is useful.
 SINGLE: tuple[tuple[str, tuple[Wanted, ...]], ...] = (
     ("How warm is it in Oslo now?", (("get_temperature", {"city": "Oslo"}),)),
     ("What time is it in Lima now?", (("get_time", {"city": "Lima"}),)),
@@ -70,7 +70,7 @@ WHILE_THINKING = (
     ),
     (("get_temperature", {"city": "Oslo"}),),
 )
-# Against what one would guess: the answer has to come from the tools.
+# The opposite of a guess: the answer must come from the tools.
 _MEASURED = {"oslo": 31, "rome": -7}
 ROUNDS = (
     (
@@ -80,12 +80,12 @@ ROUNDS = (
     "Oslo",
 )
 _MAX_ROUNDS = 6
-# Whether the model calls while it thinks is by chance.
+# Tries with different seeds: whether the model calls while it thinks is a matter of chance.
 _SEEDS = (1, 2, 3)
 
 
 def check_single(asker: Asker) -> Verdict:
-    """Ask questions that want one tool of several, and one that wants none."""
+    """Ask questions that need one tool of several, and one that needs none."""
     found = asker.many(
         [asker.body(question, _TOKENS, **_build_tool_request()) for question, _ in SINGLE]
     )
@@ -103,7 +103,7 @@ def check_single(asker: Asker) -> Verdict:
 
 
 def check_parallel(asker: Asker) -> Verdict:
-    """Ask for three calls in one answer, each with an id of its own."""
+    """Request three calls in one answer, each with an id of its own."""
     question, wanted = PARALLEL
     answer = asker.ask(question, _TOKENS, **_build_tool_request(TEMPERATURE))
     fault = describe_misses(answer, wanted)
@@ -116,7 +116,7 @@ def check_parallel(asker: Asker) -> Verdict:
 
 
 def check_inside_reasoning(asker: Asker) -> Verdict:
-    """Ask for a call while the model thinks, as one answer and as a stream: none may get lost."""
+    """Request a call while the model thinks, as one answer and as a stream: none may get lost."""
     question, wanted = WHILE_THINKING
     ways = [
         (
@@ -145,7 +145,7 @@ def check_inside_reasoning(asker: Asker) -> Verdict:
 
 
 def check_rounds(asker: Asker) -> Verdict:
-    """Answer the model's calls until it gives its own answer, which the tools' results decide."""
+    """Answer the model's calls until it gives its own answer, which depends on their results."""
     question, expected = ROUNDS
     messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
     made: list[Call] = []
@@ -161,7 +161,7 @@ def check_rounds(asker: Asker) -> Verdict:
 
 
 def judge_rounds(made: Sequence[Call], answer: Answer, expected: str) -> Verdict:
-    """Judge the answer at the end: the calls that it rests on, and what it says."""
+    """Check the final answer: the calls that it uses, and what it says."""
     asked = {str(call.values().get("city", "")).strip().lower() for call in made}
     if not set(_MEASURED) <= asked:
         told = f"calls: {_format_calls(made) or 'none'}; answer: {answer.describe()}"
@@ -174,7 +174,7 @@ def judge_rounds(made: Sequence[Call], answer: Answer, expected: str) -> Verdict
 
 
 def describe_misses(answer: Answer, wanted: Sequence[Wanted]) -> str:
-    """Say what is wrong with an answer's calls; empty where they are the wanted ones."""
+    """Return what is wrong with an answer's calls; empty where they are the expected ones."""
     made = [(call.name, _normalize_arguments(call.values())) for call in answer.calls]
     if sorted(made, key=str) != sorted(
         ((name, _normalize_arguments(v)) for name, v in wanted), key=str
@@ -187,7 +187,7 @@ def describe_misses(answer: Answer, wanted: Sequence[Wanted]) -> str:
 
 
 def describe_lost_call(answer: Answer) -> str:
-    """Say that a call stands in the reasoning or the text as text, where it is no call."""
+    """Return that a call is in the reasoning or the text as text, where it is no call."""
     if answer.calls:
         return ""
     for where, text in (("reasoning", answer.thought), ("text", answer.text)):
@@ -201,7 +201,7 @@ def _build_tool_request(*tools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as they are compared: a model may write a city in its own case."""
+    """Return arguments in a comparable form: a model may write a city in its own case."""
     return {k: v.strip().lower() if isinstance(v, str) else v for k, v in values.items()}
 
 

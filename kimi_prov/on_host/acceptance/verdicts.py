@@ -1,4 +1,4 @@
-"""What became of a check: passed, failed with what was expected and what came, or not run."""
+"""The result of a check: passed, failed with what was expected and what came, or not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`status`: ok, fail or skip. Of a failure it says what was expected and what came instead."""
+    """`status`: ok, fail or skip. A failure says what was expected and what came instead."""
 
     status: str
     detail: str
@@ -46,7 +46,7 @@ def make_pass(detail: str) -> Verdict:
 
 
 def make_failure(detail: str, expected: str, observed: str) -> Verdict:
-    """Return a check that failed; what came may be of any length and hold anything."""
+    """Return a check that failed; what came may be of any length and have any content."""
     return Verdict("fail", format_text(detail), format_text(expected), format_text(observed))
 
 
@@ -56,9 +56,9 @@ def make_skip(reason: str) -> Verdict:
 
 
 def judge_answers(total: int, wrong: Sequence[Wrong], what: str, *, allowed: int = 0) -> Verdict:
-    """Judge a set of questions: the first wrong answer is told whole, the others are counted.
+    """Check a set of questions: the first wrong answer is reported in full, the others are counted.
 
-    `allowed`: as many wrong answers are no failure.
+    `allowed`: so many wrong answers are no failure.
     """
     count = f"{total - len(wrong)} of {total} {what}"
     if len(wrong) <= allowed:
@@ -74,7 +74,7 @@ def _format_wrong(wrong: Sequence[Wrong]) -> str:
 
 
 def format_text(text: object, limit: int = _CUT) -> str:
-    """Return text on one line, clean, and cut in its middle where it is long: its end tells too."""
+    """Return clean text on one line; cut a long one in its middle: its end matters too."""
     flat = clean_text.clean_line(text)
     if len(flat) <= limit:
         return flat

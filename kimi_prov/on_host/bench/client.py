@@ -1,8 +1,8 @@
 """Command lines of the engine's own bench client; runs nothing.
 
-Flags are those of `vllm bench serve` in 0.19.1, 0.25.1 and 0.32.0, which take all of them, and of
-sglang.bench_serving in sglang-kt 0.7.2. tests/engines/test_bench_clients.py asks
-the parsers of the first.
+The flags are those of `vllm bench serve` in 0.19.1, 0.25.1 and 0.32.0, which take all of them, and
+of sglang.bench_serving in sglang-kt 0.7.2. tests/engines/test_bench_clients.py checks them with
+vLLM's own parsers.
 
 Decides: what load a bench puts on a machine, and what it refuses (the flags of the clients).
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 Shape = tuple[Optional[int], Optional[int]]
-# What the client is at while it warms up.
+# What the progress says while the client warms up.
 WARM_UP = "warm-up"
 # The file of prompts in the client's current directory.
 PROMPTS = "prompts.json"
-# What the clients take of a file; what is beyond they leave out.
+# The limits of the clients for prompts of a file; prompts beyond them are left out.
 LIMITS = (
     "vLLM's: 4 to 1,024 tokens, up to 2,048 with the answer; sglang's: 2 tokens and 2 of an answer"
 )
@@ -34,16 +34,16 @@ LIMITS = (
 def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
-    `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
-    prompts the run begins and how many it takes, or None; `seen` whether requests have images. Each
-    has a seed of its own: prompts seen before would come out of the engine's cache. `result` is a
-    file of the current directory. The API key is not among the arguments: either client reads
-    OPENAI_API_KEY.
+    `level` is the number of requests at once, `round` counts from 1 (0 is the warm-up), `prompts`
+    is where in a file's prompts the run begins and how many it takes, or None; `seen` whether
+    requests have images. Each run has its own seed: prompts that were used before would come out of
+    the engine's cache. `result` is a file of the current directory. The API key is not among the
+    arguments: either client reads OPENAI_API_KEY.
     """
     levels = bench_load.list_levels(load, int(plan["throughput"]["concurrency"]))
     found = []
     if load.warm_up:
-        # Random words, so that no prompt that is measured is in the cache.
+        # Random words, so that no measured prompt is in the cache.
         words = Load(chat=load.chat or load.has_images)
         like = Load(input_tokens=shape[0], output_tokens=shape[1])
         shape_of_words = bench_load.choose_lengths(like, {}, int(plan["model"]["context"]))
@@ -56,7 +56,7 @@ def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[di
         for level in levels:
             count = bench_load.count_requests(load, level)
             run = _build_run(plan, load, shape, level, count, seed + len(found) + 1)
-            # vLLM's client passes over some: what a file has to spare lies between the runs.
+            # vLLM's client skips some prompts: the spare prompts of a file lie between the runs.
             begin = taken * load.prompts // total if total < load.prompts else taken
             prompts = {"from": begin, "count": count} if load.form else None
             found.append({**run, "level": level, "round": turn, "prompts": prompts})
@@ -97,9 +97,9 @@ def _build_output_options(plan: MachinePlan, result: str) -> list[str]:
 
 
 def _build_vllm_options(load: Load, shape: Shape, count: int) -> list[str]:
-    # Over the loopback, to the certificate whose fingerprint was compared before.
+    # Over the loopback, after the certificate's fingerprint was compared.
     argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
-    # Its first request would put a prompt that is measured next into the cache.
+    # The client's test request would put a prompt into the cache that is measured next.
     argv += ["--ready-check-timeout-sec", "0"]
     if load.chat or load.has_images:
         argv += ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions"]
@@ -108,7 +108,7 @@ def _build_vllm_options(load: Load, shape: Shape, count: int) -> list[str]:
     if load.form:
         argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
         argv.append("--disable-shuffle")
-        # Of a file with enough of them no prompt is asked twice in a run; else it takes some again.
+        # With enough prompts in the file none is used twice in a run; else some are used again.
         argv += ["--no-oversample"] if load.prompts >= count else []
         return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
     argv += ["--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
@@ -128,7 +128,7 @@ def _build_sglang_options(load: Load, shape: Shape) -> list[str]:
     if load.form:
         argv += ["--dataset-name", "sharegpt", "--dataset-path", PROMPTS]
         return argv + (["--sharegpt-output-len", str(shape[1])] if shape[1] else [])
-    # Its "random" would fetch conversations from a hub; "random-ids" makes them up.
+    # Its "random" would fetch conversations from a hub; "random-ids" generates them.
     argv += ["--dataset-name", "random-ids", "--random-range-ratio", "1.0"]
     return [*argv, "--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
 
@@ -136,10 +136,10 @@ def _build_sglang_options(load: Load, shape: Shape) -> list[str]:
 def list_conversations(
     prompts: Sequence[Mapping[str, Any]], taken: Mapping[str, int], *, whole: bool
 ) -> list[dict[str, Any]]:
-    """Give the prompts of one run in ShareGPT's form, from where the run before it ended.
+    """Return the prompts of one run in ShareGPT's form, from where the run before it ended.
 
-    `whole` gives all that follow, around the end of the file: vLLM's client takes as many as it
-    is to, and passes over those outside its limits. sglang's mixes what it is given.
+    `whole` returns all that follow, continuing at the start of the file: vLLM's client takes as
+    many as it needs, and skips those outside its limits. sglang's shuffles all that it gets.
     """
     begin = taken["from"] % len(prompts)
     turned = [*prompts[begin:], *prompts[:begin]]

@@ -1,8 +1,8 @@
 """`bench-engine memory|layer|client`: the parts of a bench that run in the engine's environment.
 
-The engine's own Python runs this, so torch, kt-kernel and the bench clients are imported by name
-when they are needed; nothing of them is needed to read this module. A JSON object comes by standard
-input, another goes out as the last line of standard output; progress goes to standard error.
+The engine's own Python runs this. torch, kt-kernel and the bench clients are imported when they are
+needed, so this module itself can be read without them. One JSON object comes on standard input,
+another goes out as the last line of standard output; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, Callable
 from kimi_prov.on_host.bench import client as bench_client
 from kimi_prov.on_host.kt import layer as kt_layer
 
-# What follows says which run the client begins, from 0.
+# The number after this is that of the run that the client begins, from 0.
 RUN = "kimi-bench: run "
 _TRUSTED = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _SECONDS = 1.0
 _WARM_UP, _REPEATS = 3, 15
-# Experts whose weights are really made; the kernel copies, so that the others may share them.
+# Experts that have weights of their own; the kernel copies weights, so the others may share them.
 _DISTINCT = 4
 
 
 def measure_memory(config: dict[str, Any]) -> dict[str, Any]:
-    """Read `bytes` of memory with `threads` threads over and over; bytes a second."""
+    """Read `bytes` of memory with `threads` threads repeatedly; return bytes a second."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
     data = torch.ones(config["bytes"] // 4, dtype=torch.float32)
@@ -55,7 +55,7 @@ def measure_layer(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure_own_layer(config: dict[str, Any]) -> dict[str, Any]:
-    """Run it by the own kernel of vLLM's plugin, in so many of torch's threads."""
+    """Run it with the kernel of vLLM's plugin, in so many of torch's threads."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
     experts = import_module("kimi_kt_experts.native_experts")
@@ -89,7 +89,7 @@ def _build_shape(config: dict[str, Any]) -> kt_layer.Shape:
 
 
 def _measure_kt_layer(config: dict[str, Any]) -> dict[str, Any]:
-    """Run it by kt-kernel, in its own pools of threads."""
+    """Run it with kt-kernel, in its own pools of threads."""
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
     shape = _build_shape(config)
@@ -125,7 +125,7 @@ def _time_step(
     config: dict[str, Any],
     batch: int,
 ) -> dict[str, Any]:
-    """Time one decode step of `batch` tokens, each routed to experts of its own."""
+    """Time one decode step of `batch` tokens, each routed to its own experts."""
     experts, top_k, hidden = config["experts"], config["top_k"], config["hidden"]
     tokens = torch.randn(batch, hidden).to(torch.bfloat16)
     shares = torch.full((batch, top_k), 1.0 / top_k, dtype=torch.float32)
@@ -149,18 +149,18 @@ def _time_step(
 def run_client(config: dict[str, Any]) -> dict[str, Any]:
     """Run the engine's bench client once for each of `runs`, in one process that imports once.
 
-    `results` are its files' texts, by run; a run's arguments name them in the current directory, as
-    they do the file of those of `prompts` that it asks. `secrets` are variables for this process
-    alone: a unit's environment can be read by everybody.
+    `results` are the texts of the runs' result files. A run's arguments name its result file and
+    its file of `prompts` in the current directory. `secrets` are variables for this process alone:
+    every local user can read a unit's environment.
     """
     os.environ.update(config["secrets"])
     with tempfile.TemporaryDirectory(prefix="kimi-bench-") as folder:
         os.chdir(folder)
-        # sglang's client has no --insecure and trusts what these name.
+        # sglang's client has no --insecure and trusts the certificates that these name.
         Path("tls.crt").write_text(config["certificate"])
         os.environ.update(dict.fromkeys(_TRUSTED, f"{folder}/tls.crt"))
         for number, run in enumerate(config["runs"]):
-            # On a line of its own, also after a bar that was cut.
+            # On a line of its own, also after a partial progress bar.
             print(f"\n{RUN}{number}", file=sys.stderr, flush=True)
             if run["prompts"]:
                 whole = run["module"].startswith("vllm")
@@ -191,5 +191,5 @@ def main(argv: list[str]) -> int:
     found = _PARTS[argv[0]](json.load(sys.stdin))
     print(json.dumps(found), flush=True)
     sys.stderr.flush()
-    # Threads of a kernel's pool may not let the interpreter end.
+    # Threads of a kernel's pool may keep the interpreter from ending.
     os._exit(0)

@@ -35,7 +35,7 @@ class Engine:
     ) -> dict[str, Any]:
         """Run a part, pass each line of its output to `line`, and return its result.
 
-        `before` stands before the command (numactl). Raises HostError with its last line of output.
+        `before` is put before the command (numactl). Raises HostError with its last line of output.
         """
         heard, spoken = os.pipe()
         with contextlib.ExitStack() as held:
@@ -62,7 +62,7 @@ class Engine:
                 raise HostError(f"{part}: {(last or f'exit status {process.returncode}')[:300]}")
             out.seek(0)
             lines = out.read().decode(errors="replace").strip().splitlines()
-        # It is data, whatever it looks like.
+        # The output is untrusted data.
         try:
             found = json.loads(lines[-1]) if lines else {}
         except ValueError:

@@ -1,4 +1,4 @@
-"""What load a bench puts on a machine: as asked, else chosen from the plan; runs nothing.
+"""The load that a bench puts on a machine: as requested, else chosen from the plan.
 
 Decides: what load a bench puts on a machine, and what it refuses.
 Applied by: playbooks/bench.yml.
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 # Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
 INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
 _MIN_INPUT, _MIN_OUTPUT = 64, 32
-# One request shall take no longer than this by the plan's own figures; lengths shrink to fit.
+# By the plan's figures one request takes no longer than this; lengths shrink to fit.
 _REQUEST_S = 90.0
-# Between two numbers of requests at once, this factor.
+# The factor between two numbers of requests at once.
 _STEP = 4
-# The client counts by its own tokenizer and may be off by a few; a chat's template adds some.
+# The client counts with its own tokenizer and may differ by a few; a chat's template adds some.
 _SPARE_TOKENS = 64
-# What vLLM gives an answer to a VisionArena prompt, which has no answer of its own.
+# vLLM's answer length for a VisionArena prompt, which has no answer of its own.
 _VISION_OUTPUT_TOKENS = 128
 KTRANSFORMERS = "ktransformers"
 # A bench is ended after so many seconds.
 LIMIT_S = 4 * 3600
-# What vLLM's client takes of a ShareGPT prompt and its answer together, and of a prompt at least.
+# The limits of vLLM's client for a ShareGPT prompt with its answer, and for a prompt at least.
 _VLLM_BOTH, _VLLM_MIN = 2048, 4
 _SGLANG_MIN_ANSWER = 4
 _CONTEXT_FIX = "shorten them, or raise kimi_context and apply"
@@ -41,12 +41,13 @@ _CONTEXT_FIX = "shorten them, or raise kimi_context and apply"
 
 @dataclass(frozen=True)
 class Load:
-    """What was asked; None and () leave the choice to the machine.
+    """The requested load; None and () leave the choice to the machine.
 
     `requests` are those of each number of requests at once in each round, `rate_per_s` how many
     begin in a second (None: all at once), `images` the random ones with each request. `form` is
-    that of a file of prompts, `sharegpt` or `visionarena`; `prompts` how many it has, `pictures`
-    how many of them have an image, `unanswered` how many more were left out, for nobody answered.
+    that of a file of prompts, `sharegpt` or `visionarena`; `prompts` is their number, `pictures`
+    how many of them have an image, `unanswered` how many more were left out because they have no
+    answer.
     """
 
     profile: str | None = None
@@ -68,29 +69,29 @@ class Load:
 
     @property
     def has_images(self) -> bool:
-        """Whether any request has an image."""
+        """Return whether any request has an image."""
         return bool(self.images or self.pictures)
 
 
 def from_document(asked: Mapping[str, Any]) -> Load:
-    """Read what the control machine sent; it checked it.
+    """Parse the load from the control machine, which has checked it.
 
-    Raises HostError for what this version does not know.
+    Raises HostError for fields that this version does not know.
     """
     known = {name: value for name, value in asked.items() if value is not None}
     strange = sorted(set(known) - {field.name for field in fields(Load)})
     if strange:
         raise HostError(
-            f"the kimi-prov on this machine does not know {', '.join(strange)} of a load",
+            f"the kimi-prov on this machine does not know {', '.join(strange)} in a load",
             "run kimi-prov apply first",
         )
     return Load(**{**known, "concurrency": tuple(known.get("concurrency") or ())})
 
 
 def list_levels(load: Load, planned: int) -> list[int]:
-    """Return the numbers of requests at once: as asked; else 1, 4, 16, ... and the planned one.
+    """Return the numbers of requests at once: as requested; else 1, 4, 16, ... and the planned one.
 
-    At a rate and nothing else there is one load, which nothing bounds but its requests.
+    With a rate and nothing else there is one load, which only the number of its requests limits.
     """
     if load.concurrency:
         return list(load.concurrency)
@@ -105,7 +106,7 @@ def list_levels(load: Load, planned: int) -> list[int]:
 
 
 def count_requests(load: Load, level: int) -> int:
-    """Return the requests of one load: as asked, else two rounds, three at concurrency 1."""
+    """Return the requests of one load: as requested, else two rounds, three at concurrency 1."""
     if load.requests is not None:
         return load.requests
     return 3 if level == 1 else 2 * level
@@ -114,9 +115,9 @@ def count_requests(load: Load, level: int) -> int:
 def choose_lengths(
     load: Load, throughput: Mapping[str, Any], context: int
 ) -> tuple[int | None, int | None]:
-    """Return prompt and answer length in tokens; None is as each prompt of a file has it.
+    """Return prompt and answer length in tokens; None means the length of each prompt of a file.
 
-    As asked, else the prediction's, or shorter to save time. Raises HostError where what was asked
+    As requested, else the prediction's, or shorter to save time. Raises HostError where the request
     does not fit the context.
     """
     if load.form is not None:
@@ -163,9 +164,9 @@ def _predict_seconds(
 
 
 def find_refusal(load: Load, plan: MachinePlan, read: Callable[[str], str]) -> HostError | None:
-    """Say what of a load the engine's own client, or the model, cannot do; None where it can all.
+    """Return what of a load the engine's own client, or the model, cannot do; None for nothing.
 
-    `read` gives the text of a file of this machine.
+    `read` returns the text of a file of this machine.
     """
     if load.has_images and not _has_vision(plan, read):
         return HostError(
@@ -194,8 +195,8 @@ def _find_vllm_refusal(load: Load) -> HostError | None:
     if not load.form or (load.output_tokens or 0) <= most:
         return None
     return HostError(
-        f"vLLM's bench client leaves out every prompt of a file that has over {_VLLM_BOTH} "
-        f"tokens with its answer, and {load.output_tokens} of an answer leave none",
+        f"vLLM's bench client skips every prompt of a file that has over {_VLLM_BOTH} "
+        f"tokens with its answer, so answers of {load.output_tokens} leave none",
         f"give --answer-tokens {most} or fewer",
     )
 
@@ -223,8 +224,8 @@ def _find_sglang_refusal(load: Load, plan: MachinePlan) -> HostError | None:
         )
     if load.chat and "--reasoning-parser" in plan["instances"][0]["argv"]:
         return HostError(
-            "sglang's bench client does not see tokens of reasoning: in a chat its first token "
-            "would be the one behind them",
+            "sglang's bench client does not see tokens of reasoning: in a chat its first "
+            "token would be the one after them",
             "give --completions, which have all tokens"
             + (f"; it wins over the profile {load.profile}" if load.profile else ""),
         )
@@ -240,7 +241,7 @@ def _has_vision(plan: MachinePlan, read: Callable[[str], str]) -> bool:
 
 
 def describe_load(load: Load, shape: tuple[int | None, int | None]) -> dict[str, Any]:
-    """Say in the document what load it was: what was chosen is filled in."""
+    """Describe the load for the document, with the chosen values filled in."""
     return {
         "profile": load.profile,
         "requests": load.requests,
@@ -256,6 +257,6 @@ def describe_load(load: Load, shape: tuple[int | None, int | None]) -> dict[str,
         "unanswered_of_file": load.unanswered if load.form else None,
         "input_tokens": shape[0],
         "output_tokens": shape[1],
-        # Lengths that somebody gave are not those that the plan predicts.
+        # Lengths that the user gave are not those of the plan's prediction.
         "chosen_lengths": load.input_tokens is None and load.output_tokens is None,
     }

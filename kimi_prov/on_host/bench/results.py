@@ -1,4 +1,4 @@
-"""What the engine's bench client left, as figures: of one run, and of all rounds of a load."""
+"""Figures from the results of the engine's bench client: of a run, and of a load's rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kimi_prov.contract.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Of several rounds the least and the greatest are told of these.
+# For these, the least and the greatest of several rounds are reported.
 _SPREAD = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s")
 _SUMS = ("requests", "failed", "left_out", "input_tokens", "output_tokens")
@@ -22,9 +22,9 @@ _FIGURES = 5
 def read_result(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[str, Any]:
     """Read the result file of a run of either client; seconds, and tokens a second.
 
-    `sampled` is how many requests the client itself said it would ask: sglang's passes over prompts
-    and answers of under 2 tokens, and does not write how many failed.
-    Raises HostError where it holds no answered request.
+    `sampled` is the number of requests that the client itself announced: sglang's skips prompts and
+    answers of under 2 tokens, and does not write how many failed. Raises HostError where the file
+    holds no answered request.
     """
     level, asked = run["level"], run["requests"]
     try:
@@ -43,21 +43,21 @@ def read_result(run: Mapping[str, Any], text: str, sampled: int | None = None) -
         "concurrency": level,
         "requests": done,
         "failed": failed,
-        # What the client itself passed over: it takes prompts within limits of its own alone.
+        # The prompts that the client skipped: it takes only prompts within its own limits.
         "left_out": max(0, asked - done - failed),
         "seconds": round(float(found["duration"]), 3),
         "input_tokens": int(found["total_input_tokens"]),
         "output_tokens": int(found["total_output_tokens"]),
         "ttft_s": {"median": ttft_s, "p99": _get_seconds(found, "p99_ttft_ms")},
         "tpot_s": {"median": tpot_s, "p99": _get_seconds(found, "p99_tpot_ms")},
-        # Tokens that arrive together have nothing between them: 0 is a measurement here.
+        # Tokens that arrive together have no time between them: 0 is a measurement here.
         "itl_s": {
             "median": _get_seconds(found, "median_itl_ms", least=0.0),
             "p99": _get_seconds(found, "p99_itl_ms", least=0.0),
         },
         "decode_tok_s": round(1 / tpot_s, 2) if tpot_s else None,
         "aggregate_tok_s": round(float(found["output_throughput"]), 2),
-        # What an image counts in tokens differs between versions of vLLM's client.
+        # Versions of vLLM's client count the tokens of an image differently.
         "prefill_tok_s": round(prompt / ttft_s, 1) if ttft_s and not run.get("seen") else None,
     }
 
@@ -70,10 +70,10 @@ def _get_seconds(found: Mapping[str, Any], name: str, *, least: float = 1e-9) ->
 
 
 def combine_rounds(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give a load's figures: medians over its rounds, and what was counted in all of them.
+    """Return a load's figures: medians over its rounds, and the sums of what is counted.
 
     `spread` has the least and the greatest of each speed, and of the median time to the first
-    token; None of a single round.
+    token; None for a single round.
     """
     first = rounds[0]
     found: dict[str, Any] = {"concurrency": first["concurrency"], "rounds": len(rounds)}
@@ -117,7 +117,7 @@ def group_by_level(
 def describe_warm_up(
     runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Give what the warm-up took, which is in no other figure; None where there was none."""
+    """Return the figures of the warm-up, which are in no others; None without a warm-up."""
     for run, result in zip(runs, results):
         if not run["round"]:
             names = ("concurrency", "requests", "failed", "seconds", "ttft_s")

@@ -1,8 +1,8 @@
 """`bench start|run|result`: how fast this machine is, and the model that it serves.
 
-`start [FILE]` takes a load and its prompts from a file that the control machine brought, and runs
-the measuring as the transient unit kimi-bench.service, so that a cut connection does not lose it;
-`run` is what that unit does; `result` gives what was measured and lets the unit go.
+`start [FILE]` reads a load and its prompts from a file of the control machine, and runs the
+measurement as the transient unit kimi-bench.service, so that a cut connection does not lose it;
+`run` is the work of that unit; `result` prints the result and removes the unit.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
-# What was asked, and the prompts of a file: gone when the unit has read it.
+# The requested load, and the prompts of a file: removed when the unit has read them.
 LOAD = f"{layout.RUN}/bench-load.json"
-# What the control machine is told of the plan.
+# The parts of the plan that the control machine gets.
 _OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "stand_in")
 _BATCHES = (1, 4, 64)
-# Both keep 4 bits a weight and a scale for 32 of them: kt-kernel one of 4 bytes, the plugin's own
-# kernel one of 2.
+# Both keep 4 bits a weight and a scale for 32 of them: kt-kernel's scale has 4 bytes, that of the
+# plugin's own kernel 2.
 _RESIDENT_BYTES_PER_WEIGHT = {"kt": 0.625, "native": 0.5625}
 _SHARE_OF_FREE = 0.6
-# Reading through torch: large beside any cache, small beside memory.
+# Bytes for reading through torch: large beside any cache, small beside memory.
 _READ_BYTES, _READ_SHARE = 4 << 30, 8
 
 
@@ -65,9 +65,9 @@ def main(argv: list[str]) -> int:
 
 
 def start(file: str | None) -> dict[str, Any] | None:
-    """Start the unit with the load of a file, or without one; stop a leftover one first.
+    """Start the unit with the load of a file, or without one; stop an earlier unit first.
 
-    Returns the load that it took, so that who sent it sees that this version knows loads.
+    Returns the load that it took, so that the sender sees that this version knows loads.
     """
     plan = plans.read_machine_plan(layout.PLAN)
     if not plan:
@@ -79,14 +79,14 @@ def start(file: str | None) -> dict[str, Any] | None:
     _end_unit()
     asked = read_json(file) if file else {}
     if file and "load" not in asked:
-        raise HostError(f"{file}: this is no load of a bench", "run `kimi-prov bench` again")
+        raise HostError(f"{file}: this is not a load of a bench", "run `kimi-prov bench` again")
     load = bench_load.from_document(asked.get("load") or {})
     refused = bench_load.find_refusal(
         load, plan, lambda path: Path(path).read_text(encoding="utf-8")
     )
     if refused:
         raise refused
-    # What does not fit is said before anything is measured.
+    # A load that does not fit is reported before anything is measured.
     bench_load.choose_lengths(load, plan["throughput"], int(plan["model"]["context"]))
     write_json(LOAD, asked, durable=False, mode=0o600)
     done = run(
@@ -98,7 +98,7 @@ def start(file: str | None) -> dict[str, Any] | None:
         "--service-type=oneshot",
         "--remain-after-exit",
         f"--property=TimeoutStartSec={bench_load.LIMIT_S}",
-        # It writes progress and result there, and the sandbox's environment.
+        # The unit writes progress and result there, and the sandbox's environment.
         *protection.build_run_options("measuring", gpus=has_gpus(plan), write=[layout.RUN]),
         sys.executable,
         "-I",
@@ -125,7 +125,7 @@ def read_result() -> dict[str, Any]:
 
 
 def _end_unit() -> None:
-    """Stop the unit; take away what was asked and what was found."""
+    """Stop the unit; remove the request and the result."""
     run("systemctl", "stop", unit_names.BENCH)
     run("systemctl", "reset-failed", unit_names.BENCH)
     remove(RESULT)
@@ -137,7 +137,7 @@ def measure_all() -> int:
     with Progress(PROGRESS, "bench") as progress:
         try:
             asked = read_json(LOAD) or {}
-            # At once: a unit that is stopped cleans nothing up.
+            # Removed at once: a unit that is stopped cleans nothing up.
             remove(LOAD)
             document = _measure_all(Paths(), lambda line: progress.say(line, log=False), asked)
         except HostError as error:
@@ -181,7 +181,7 @@ def _measure_all(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
 
 
 def measure_memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
-    """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
+    """Measure memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
     found = measure.measure_memory(machine, facts)
     if found["bytes_per_s"]:
@@ -259,7 +259,7 @@ def read_layer_shape(
 
 
 def find_kernel(plan: MachinePlan) -> tuple[str, int, list[int]] | str:
-    """Return which kernel has the experts, its threads and NUMA nodes, or why there is none.
+    """Return the kernel of the experts, its threads and NUMA nodes, or why there is none.
 
     kt-kernel's server has them on the command line; vLLM's plugin for experts reads its
     environment, and its own kernel computes in vLLM's threads.

@@ -1,4 +1,4 @@
-"""What the engine and the GPUs say while a load runs: sampled, and told for each load."""
+"""Samples the engine and the GPUs while a load runs, and reports the samples by load."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# Either client says so before the first request that it measures; what it does before is not load.
+# Either client prints this before the first request that it measures; requests before it are no
+# load.
 BEGINS = "Starting main benchmark run"
 _EVERY_S = 1.0
 _TIMEOUT_S = 5.0
 _DIGITS = 4
-# The first look of a window still sees idle GPUs: below so many, joules would be of those.
+# The first sample of a window still sees idle GPUs: with fewer samples, joules would be wrong.
 _MIN_LOOKS = 5
 # Begin and end of a run, in seconds of the same clock as samples.
 Window = tuple[float, float]
@@ -29,10 +30,10 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True)
 class Sample:
-    """One look: the watts of the GPUs together, and then at what the engine's instances were.
+    """One sample: the watts of the GPUs together, and then the state of the engine's instances.
 
-    Looking takes its time: `asked` is when the engine was asked and the watts were there, `told`
-    when the engine had answered.
+    A sample takes time: `asked` is when the watts were read and the engine was asked, `told` when
+    the engine had answered.
     """
 
     asked: float
@@ -42,9 +43,9 @@ class Sample:
 
 
 class Meter:
-    """Samples from `start` to `stop`, in a thread of its own.
+    """Takes samples from `start` to `stop`, in a thread of its own.
 
-    `engine` and `power` look once; what they cannot tell is None.
+    `engine` and `power` read once; what they cannot read is None.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Meter:
         self._look()
 
     def look(self) -> None:
-        """Have a sample taken at once; does not wait for it."""
+        """Have a sample taken at once; do not wait for it."""
         self._wanted.set()
 
     def _look(self) -> None:
@@ -87,7 +88,7 @@ class Meter:
 
 
 def read_engine_state(plan: MachinePlan) -> State | None:
-    """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
+    """Read every instance's /metrics on loopback; return their sum, None without any."""
     found = []
     for port in (row["port"] for row in plan["instances"]):
         if port is None:
@@ -114,12 +115,12 @@ def read_engine_state(plan: MachinePlan) -> State | None:
 
 
 def list_gpus(plan: MachinePlan) -> list[int]:
-    """Give the GPUs of all instances."""
+    """Return the GPUs of all instances."""
     return sorted({gpu for instance in plan["instances"] for gpu in instance.get("gpus") or ()})
 
 
 def read_watts(gpus: Sequence[int]) -> float | None:
-    """Ask nvidia-smi what these GPUs draw together; None where one of them does not tell."""
+    """Return the watts of these GPUs together; None where one of them has no value."""
     if not gpus:
         return None
     which = ",".join(str(gpu) for gpu in gpus)
@@ -135,7 +136,7 @@ def read_watts(gpus: Sequence[int]) -> float | None:
 
 
 def describe_engine(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[str, Any]:
-    """Say what the engine was at in these windows: shares of 1, requests, tokens."""
+    """Return the engine's state in these windows: shares of 1, requests, tokens."""
     inside = [
         one.engine
         for one in samples
@@ -150,7 +151,7 @@ def describe_engine(samples: Sequence[Sample], windows: Sequence[Window]) -> dic
     if not any(one.engine for one in samples):
         reason = "the engine's /metrics could not be read"
     elif not inside:
-        reason = "it was over between two samples"
+        reason = "it ended between two samples"
     return {
         "samples": len(inside),
         "cache_use": _describe_spread([one.cache_use for one in inside]),
@@ -174,11 +175,11 @@ def describe_power(
     *,
     alone: bool = True,
 ) -> dict[str, Any]:
-    """Say what the GPUs drew in these windows: watts, joules, and tokens of answers a joule.
+    """Return the GPUs' energy in these windows: watts, joules, and tokens of answers a joule.
 
     Joules are the watts of each sample for the time in which it is the nearest: of GPUs alone, and
-    of whatever else ran on them. Not `alone`, other hosts' GPUs had a part in the answers: nothing
-    is told.
+    of whatever else ran on them. Without `alone` other hosts' GPUs had a part in the answers:
+    nothing is reported.
     """
     drawn = [
         [
@@ -199,9 +200,9 @@ def describe_power(
     elif not alone:
         reason = "several hosts serve the model together, and only this one's GPUs are seen"
     elif not any(one.watts for one in samples):
-        reason = "nvidia-smi does not tell what the GPUs draw"
+        reason = "nvidia-smi does not report the power of the GPUs"
     elif not watts:
-        reason = "it was over between two samples"
+        reason = "it ended between two samples"
     elif not enough:
         reason = f"too short for joules: a round has fewer than {_MIN_LOOKS} samples"
     return {
@@ -219,7 +220,7 @@ def _is_in_window(sample: Sample, window: Window) -> bool:
 
 
 def _sum_joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
-    """Give the joules of a window by its looks, each a time and its watts."""
+    """Return the joules of a window by its samples, each a time and its watts."""
     times = [at for at, _ in looks]
     between = [(times[one] + times[one + 1]) / 2 for one in range(len(times) - 1)]
     edges = [window[0], *between, window[1]]
@@ -227,7 +228,7 @@ def _sum_joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
 
 
 def _find_ends(samples: Sequence[Sample], window: Window) -> tuple[State, State] | None:
-    """Give what was told last before a window and first behind it; None where either is not."""
+    """Return the last sample before a window and the first after it; None without either."""
     told = [one for one in samples if one.engine is not None]
     before = [one.engine for one in told if one.told <= window[0]]
     behind = [one.engine for one in told if one.asked >= window[1]]
@@ -239,7 +240,7 @@ def _find_ends(samples: Sequence[Sample], window: Window) -> tuple[State, State]
 def _sum_growth(
     ends: Sequence[tuple[State, State] | None], of: Callable[[State], float | None]
 ) -> float | None:
-    """Give what a counter moved over all windows; None where it is not known, or began anew."""
+    """Return the increase of a counter over all windows; None where it is unknown or was reset."""
     moved = 0.0
     for pair in ends:
         first, last = (of(pair[0]), of(pair[1])) if pair else (None, None)

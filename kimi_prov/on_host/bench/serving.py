@@ -1,4 +1,4 @@
-"""Measures the served model: the engine's own bench client, and what the engine says meanwhile."""
+"""Measures the served model with the engine's own bench client, and samples the engine."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _NO_PROMPT = (
 def measure_service(
     plan: MachinePlan, paths: Paths, engine: Engine, say: Say, asked: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run the engine's own bench client through the opened port, with the load that was asked.
+    """Run the engine's own bench client through the opened port, with the requested load.
 
-    `asked` is what the control machine sent: `load`, and `prompts` where they are of a file.
+    `asked` is the request of the control machine: `load`, and `prompts` where they are of a file.
     """
     load = bench_load.from_document(asked.get("load") or {})
     shape = bench_load.choose_lengths(load, plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
-    # Far from the seeds of every bench before: the engine's cache may still have their prompts.
+    # Far from the seeds of every earlier bench: the engine's cache may still have their prompts.
     runs = client.list_runs(plan, load, shape, secrets.randbelow(1 << 31))
     gpus = sampler.list_gpus(plan)
     meter = sampler.Meter(
@@ -58,7 +58,7 @@ def measure_service(
             heard,
         )
     except HostError as error:
-        # Both clients look at the first of the prompts that they took.
+        # Both clients read the first of the prompts that they took.
         if load.form and "IndexError" in error.message:
             raise HostError(*_NO_PROMPT) from None
         raise
@@ -104,16 +104,16 @@ def _list_rounds(
 
 
 def _compute_mean(levels: list[dict[str, Any]], name: str) -> int:
-    """Give tokens a request, over all loads."""
+    """Return tokens a request, over all loads."""
     asked: int = sum(row["requests"] for row in levels)
     return round(float(sum(row[name] for row in levels)) / asked)
 
 
 class ClientOutput:
-    """Turns the client's output into the progress line, and notes when each run begins to measure.
+    """Writes the client's progress, and records when each run begins to measure.
 
-    `began` has the time at which a run of this number did. `look` has a sample taken: then, and
-    between two runs. `sampled` has how many requests the client was to ask.
+    `began` has this time for each run. `look` has a sample taken: then, and between two runs.
+    `sampled` has how many requests the client announced.
     """
 
     def __init__(self, say: Say, runs: list[dict[str, Any]], look: Callable[[], None]) -> None:
@@ -125,7 +125,7 @@ class ClientOutput:
         self.sampled: dict[int, int] = {}
 
     def __call__(self, text: str) -> None:
-        """Take a line of it."""
+        """Handle a line of it."""
         number = text[len(bench_engine.RUN) :] if text.startswith(bench_engine.RUN) else ""
         if number.isdigit() and int(number) < len(self._runs):
             self._number = int(number)
@@ -137,7 +137,7 @@ class ClientOutput:
         bar = _BAR.search(text)
         if sampler.BEGINS in text:
             self._starting = True
-        # sglang's client says so and sleeps a second; with its bar its clock starts.
+        # sglang's client prints this and sleeps a second; with its bar its clock starts.
         sleeps = self._runs[self._number]["module"].startswith("sglang")
         if self._starting and (bar or not sleeps) and self._number not in self.began:
             self.began[self._number] = time.monotonic()

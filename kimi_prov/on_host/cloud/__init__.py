@@ -1,1 +1,1 @@
-"""What a machine asks the cloud that it runs in, and tells it."""
+"""Requests of a machine to the cloud in which it runs."""

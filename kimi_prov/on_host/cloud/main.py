@@ -25,9 +25,9 @@ from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.system import plans, process
 
 _POLL_INTERVAL_S = 2.0
-# Of the notice: 30 s by Google, 2 minutes by AWS.
+# Seconds between the notice and the end: 30 by Google, 120 by AWS.
 _DRAIN_S = {metadata.GCP: 22.0, metadata.AWS: 100.0}
-# A machine that is still there then was not taken.
+# Seconds after which a machine that still runs was not taken.
 _SPARED_S = 600.0
 _API = "https://compute.googleapis.com"
 
@@ -63,9 +63,9 @@ def tell(line: str) -> None:
 def wait(
     provider: str, told: Tell, look_s: float = _POLL_INTERVAL_S, most: int | None = None
 ) -> str:
-    """Wait for the notice and return it; a server that does not answer is told once.
+    """Wait for the notice and return it; a server that does not answer is reported once.
 
-    `most`: how often to look, without end where it is None. Raises HostError after that.
+    `most`: how often to ask, without end where it is None. Raises HostError after that.
     """
     silent, looked = "", 0
     while most is None or looked < most:
@@ -85,9 +85,9 @@ def wait(
 
 
 def leave(paths: Paths, why: str, limit_s: float, told: Tell) -> int:
-    """Send no more requests to the engines and let those under way end; returns those left.
+    """Send no more requests to the engines and let those under way end; return those left.
 
-    Meanwhile the history of sessions is told that this one ends.
+    Meanwhile the history of sessions records that this session ends.
     """
     told(f"{why}: no new requests, and {limit_s:.0f} s for those under way")
     kept = session_history.begin_saving_end(paths, plans.read_machine_plan(paths.plan), why, told)
@@ -103,7 +103,7 @@ def leave(paths: Paths, why: str, limit_s: float, told: Tell) -> int:
 
 
 def release(provider: str, api: str = _API) -> str:
-    """Delete this machine. Raises HostError where the cloud does not do it."""
+    """Delete this machine. Raises HostError where the cloud refuses."""
     if provider == metadata.AWS:
         done = process.run("systemctl", "poweroff")
         if done.returncode != 0:

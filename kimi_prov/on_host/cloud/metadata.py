@@ -1,7 +1,7 @@
 """Asks the metadata server of a cloud: what machine this is, and whether it is about to be taken.
 
-Never by a proxy: the address is the machine's own. Other addresses come by the variables that the
-clouds' own programs read.
+Never through a proxy: the address is local to the machine. The variables that the clouds' own
+programs read may set other addresses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class AbsentError(HostError):
-    """The server answered, and has no such thing."""
+    """The server answered that it has no such entry."""
 
 
 def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> str:
-    """Return what an address of the cloud answers. Raises HostError."""
+    """Return the answer of an address of the cloud. Raises HostError."""
     request = urllib.request.Request(url, method=method, headers=dict(headers or {}))  # noqa: S310
     try:
         with _OPENER.open(request, timeout=_LIMIT_S) as answer:
@@ -37,7 +37,7 @@ def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] | None = No
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:
-            raise AbsentError(f"{url}: there is no such thing") from None
+            raise AbsentError(f"{url}: there is no such entry") from None
         raise HostError(f"{url}: answered {error.code}", retryable=error.code >= 500) from None
     except (OSError, ValueError) as error:
         raise HostError(f"{url}: {describe_error(error)}", retryable=True) from None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Print a line a check; 1 where one of them failed."""
+    """Print a line a check; return 1 where one of them failed."""
     parser = argparse.ArgumentParser(prog="accept")
     parser.add_argument("job", nargs="?", default=endpoint.NEWEST)
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         build_subject(site.plan, endpoint.build_client_endpoint(found), key),
         expectations.from_plan(site.plan),
         MachineTarget(
-            None, "a job is asked through its port alone, and has no unit for code of a model"
+            None, "a job is tested only through its port, and has no unit for code of a model"
         ),
     )
 

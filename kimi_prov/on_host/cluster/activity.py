@@ -1,4 +1,4 @@
-"""Whether anybody uses the engine, by its own counters: requests at work and tokens so far."""
+"""Whether clients use the engine, by its own counters: requests under way and tokens so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Activity:
 
 
 def read(metrics: str) -> Activity | None:
-    """Read vLLM's metrics, of all its engines together; None where they are not there."""
+    """Parse vLLM's metrics, of all its engines together; None where they are missing."""
     found = sum_counts(metrics)
     if not set(_WORK) <= found.keys() or not found.keys() & set(_TOKENS):
         return None
@@ -29,7 +29,7 @@ def read(metrics: str) -> Activity | None:
 
 
 class Idle:
-    """Counts the time since the engine was last used. What is not known counts as use."""
+    """Measures the time since the engine was last used. An unknown state counts as use."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self._limit_s = limit_s
@@ -38,7 +38,7 @@ class Idle:
         self._moved = now
 
     def note_activity(self, found: Activity | None, now: float) -> bool:
-        """Take down what was read; whether nobody has used the engine for the limit."""
+        """Record a reading; return whether the engine was not used for the limit."""
         if found is None or found.requests or found.tokens != self._tokens:
             self._since = now
         if found is not None and found.tokens != self._tokens:
@@ -47,10 +47,10 @@ class Idle:
         return self._limit_s > 0 and now - self._since >= self._limit_s
 
     def note_own_request(self, found: Activity | None, tokens: float) -> None:
-        """Take down a request of ours, of so many tokens: it is nobody's use."""
+        """Record our own request of so many tokens: it counts as no use."""
         if found is not None and self._tokens is not None and found.tokens == self._tokens + tokens:
             self._tokens = found.tokens
 
     def count_still_s(self, now: float) -> float:
-        """Seconds since tokens were made, whether somebody waits for some or not."""
+        """Return the seconds since tokens were made, whether requests wait or not."""
         return now - self._moved

@@ -1,4 +1,4 @@
-"""`cluster endpoint JOB`: where a server answers and the API key, for its owner's own computer."""
+"""`cluster endpoint JOB`: a server's address and the API key, for its owner's own computer."""
 
 from __future__ import annotations
 

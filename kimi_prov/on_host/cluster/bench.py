@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as bundle:
         bundle.write(str(found["certificate"]))
         bundle.flush()
-        # The key comes by the environment of this process's own child, and stands in no argument.
+        # The key is in the environment of this process's own child, and in no argument.
         environment = {
             **site.build_engine_environment(),
             "OPENAI_API_KEY": key,
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     if done.returncode != 0:
         raise HostError(
             f"vllm bench serve ended with status {done.returncode}; its lines above say why",
-            "mend the arguments in jobs/bench.sbatch",
+            "correct the arguments in jobs/bench.sbatch",
         )
     print(f"results are in {results}", flush=True)
     return 0

@@ -1,7 +1,7 @@
 """`cluster cancel [--now] [JOB|ID ...]`: end jobs of this folder; without a name, all of them.
 
-A server that runs is told to end: it takes no more requests, lets answers end, and has no
-successor. `--now` has SLURM kill it as anything else.
+A server that runs gets a signal to end: it takes no more requests, lets answers end, and submits no
+successor. With `--now` SLURM kills it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/cancel/v1"
 NOW = "--now"
-# To the batch shell alone, which the server's job has become.
+# To the batch shell alone, which has become the server.
 _END = ("--batch", "--signal=TERM")
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def _choose_jobs(site: Site, words: list[str], living: list[Queued]) -> list[Queued]:
-    """Return the jobs that are named. Raises HostError for what is none of this folder's."""
+    """Return the jobs that are named. Raises HostError for a job that is not of this folder."""
     if not words:
         return living
     known = {job.number for job in living} | {job.name for job in living if job.name}

@@ -1,4 +1,4 @@
-"""What a full file system, or a quota that is used up, is called in the log of a job."""
+"""How the log of a job names a full file system, or a used-up quota."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import tempfile
 
 from kimi_prov.contract.errors import HostError, describe_error
 
-FIX = "make room there, or have the quota raised, then submit the job again"
+FIX = "free space there, or have the quota raised, then submit the job again"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What an installation that failed for want of room has not left.
+# What is missing after an installation that failed because of a full disk.
 _PROBE_BYTES = 64 << 20
 
 
 def from_system_error(error: OSError, folder: str) -> HostError:
-    """Return the error of a system call with the folder that it was about, where it has no name."""
+    """Return the error of a system call with the folder, where the error names no file."""
     told = f"{error.filename or folder}: {describe_error(error)}"
     return HostError(told, FIX if error.errno in _FULL else None)
 
 
 def explain_full(folder: str) -> str | None:
-    """Return why a folder takes no more files; None where it does, or does not tell."""
+    """Return why a folder takes no more files; None where it does, or where that is unknown."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             os.posix_fallocate(probe.fileno(), 0, _PROBE_BYTES)

@@ -1,4 +1,4 @@
-"""Where a job serves, told to its owner: $KIMI_ROOT/endpoints/JOB.json, mode 0600."""
+"""A job's address, written for its owner: $KIMI_ROOT/endpoints/JOB.json, mode 0600."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Published:
         return self.site.locate(FOLDER, f"{self.job}.json")
 
     def document(self) -> dict[str, Any]:
-        """Give the content."""
+        """Return the content."""
         return {
             "schema": SCHEMA,
             "url": f"https://{self.nodes[0]}:{self.port}/v1",
@@ -77,7 +77,7 @@ def find(site: Site, wanted: str) -> dict[str, Any]:
     for number in sorted(numbers, key=int, reverse=True):
         found = read_json(os.path.join(folder, f"{number}.json"))
         ready = found.get("schema") == SCHEMA and found.get("state") == "ready"
-        # A node that failed has taken nothing back.
+        # A node that failed has not removed its file.
         if ready and slurm.is_running(number) is not False:
             return found
     whose = "no server" if wanted == NEWEST else f"no server of job {wanted}"
@@ -103,4 +103,4 @@ def build_client_endpoint(found: Mapping[str, Any]) -> Endpoint:
         fingerprint = tls.compute_fingerprint(str(found["certificate"]))
         if fingerprint:
             return Endpoint(str(found["node"]), port, fingerprint)
-    raise HostError("the endpoint's file is not whole", "submit the server's job again")
+    raise HostError("the endpoint's file is incomplete", "submit the server's job again")

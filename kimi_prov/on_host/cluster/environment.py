@@ -1,9 +1,9 @@
-"""`cluster environment`: the engine's environment from the folder's locks, whole or not at all.
+"""`cluster environment`: installs the engine's environment from the folder's locks, atomically.
 
     cluster environment
 
 A virtual environment below $KIMI_ROOT/engines, and one of the hub's client where weights come from
-the hub. `.complete` is written last; what lacks it is made anew.
+the hub. `.complete` is written last; an environment without it is made again.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def main(_argv: list[str]) -> int:
 
 
 def is_complete(site: Site) -> bool:
-    """Whether all that the job installs is there."""
+    """Return whether all that the job installs is there."""
     hub = site.plan["installation"]["hub_client"]
     folders = [site.engine_dir, *([site.replace_root(hub["env_dir"])] if hub else [])]
     return all(os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)) for folder in folders)
 
 
 def require_hub(site: Site, *, make: bool) -> None:
-    """See that the hub's client is there where weights come from the hub; `make` installs it."""
+    """Check that the hub's client is there where weights come from the hub; `make` installs it."""
     hub = site.plan["installation"]["hub_client"]
     if not hub:
         return
@@ -68,7 +68,7 @@ def require_hub(site: Site, *, make: bool) -> None:
 
 
 def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = False) -> bool:
-    """Install one environment unless it is whole; tell whether it was installed now."""
+    """Install one environment unless it is complete; return whether it was installed now."""
     mark = os.path.join(folder, paths.ENV_COMPLETE)
     if os.path.exists(mark):
         return False
@@ -97,7 +97,7 @@ def make(folder: str) -> None:
 
 
 def install(site: Site, python: str, locks: Sequence[str], target: str | None = None) -> None:
-    """Install the locks' packages for an interpreter; each has to have one of its hashes.
+    """Install the locks' packages for an interpreter; each must have one of its hashes.
 
     `target`: a folder beside the interpreter's own packages.
     """
@@ -107,7 +107,7 @@ def install(site: Site, python: str, locks: Sequence[str], target: str | None = 
     for path in locks:
         line += ["--requirement", path]
     offline = "run ./prepare-login.sh on the login node first"
-    online = "look at pip's lines above; set KIMI_OFFLINE=1 in cluster.env where compute nodes"
+    online = "read pip's lines above; set KIMI_OFFLINE=1 in cluster.env where compute nodes"
     online += f" reach no network, and {offline}"
     _run(line, "pip install", offline if site.offline else online)
 
@@ -122,7 +122,7 @@ def build_source_options(site: Site) -> list[str]:
 
 
 def _finish(site: Site, folder: str) -> None:
-    """Complete an engine's environment as its roles do on a machine of one's own."""
+    """Complete an engine's environment as the roles do on a managed machine."""
     installation = site.plan["installation"]
     metadata = installation["metadata"]
     if metadata:
@@ -136,11 +136,11 @@ def _finish(site: Site, folder: str) -> None:
         _run(line, "the CUDA toolkit")
     done = run(os.path.join(folder, "bin", "python"), "-I", "-c", _TELLS_VERSION)
     if done.returncode != 0:
-        raise HostError(f"{folder}: its python does not run: {done.stderr.strip()[-300:]}")
+        raise HostError(f"{folder}: its python cannot run: {done.stderr.strip()[-300:]}")
 
 
 def build_environment() -> dict[str, str]:
-    """Return pip's environment. A site's pip.conf counts: each file has its hash all the same."""
+    """Return pip's environment. A site's pip.conf is used: each file has its hash anyway."""
     return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 

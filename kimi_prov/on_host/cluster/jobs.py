@@ -1,7 +1,7 @@
 """`cluster jobs [--living]`: the folder's jobs, and where its servers answer, as one document.
 
-What an endpoint's file says holds only as far as SLURM agrees: a node that died, and a job that was
-killed, take nothing back. `--living` does not ask the site's accounting what has ended.
+An endpoint's file counts only if SLURM agrees: a node that died, and a job that was killed, do not
+remove it. `--living` does not query the site's accounting for jobs that have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 
 
 def build_document(site: Site, *, history: bool) -> dict[str, Any]:
-    """Return the folder's jobs, the newest first. Raises HostError where SLURM does not tell."""
+    """Return the folder's jobs, the newest first. Raises HostError where SLURM does not answer."""
     files = _read_endpoints(site)
     listed = queue.list_jobs(site.folder, history=history)
     rows = [_build_row(site, job, files.pop(job.number, None)) for job in listed]
@@ -61,9 +61,9 @@ def _read_endpoints(site: Site) -> dict[str, dict[str, Any]]:
 
 
 def _is_recent(told: dict[str, Any]) -> bool:
-    """Whether a server that SLURM no longer knows is worth a line still.
+    """Return whether a server that SLURM no longer knows is still listed.
 
-    It writes its file at its start and at its end: of one that was lost the walltime counts.
+    It writes its file at its start and at its end: for one that was lost the walltime counts.
     """
     try:
         written = os.stat(told["file"]).st_mtime
@@ -88,7 +88,7 @@ def _build_row(site: Site, job: Queued, told: dict[str, Any] | None) -> dict[str
         "ends_at": job.ends_at,
         "left_s": job.left_s,
         "log": _find_log(site, job),
-        # A job that is queued again has a file of the nodes that it no longer has.
+        # A job that is queued again has a file with the nodes that it no longer has.
         "endpoint": _build_endpoint(told, lives=job.lives) if told and not job.waits else None,
     }
 
@@ -104,7 +104,7 @@ def _build_forgotten_row(site: Site, number: str, told: dict[str, Any]) -> dict[
 
 
 def _build_endpoint(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
-    """Return what a file says, as far as its job's life bears it out."""
+    """Return what a file says, as far as the state of its job confirms it."""
     state = str(told.get("state"))
     return {
         "state": LOST if state in _OPEN and not lives else state,
@@ -119,7 +119,7 @@ def _build_endpoint(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
 
 
 def _find_log(site: Site, job: Queued) -> str | None:
-    """Return the job's log, by the name that the rendered jobs give it; None where it is not."""
+    """Return the job's log, by the name that the rendered jobs give it; None without one."""
     path = os.path.join("logs", f"kimi-{job.name}.{job.number}.out")
     return path if os.path.exists(os.path.join(site.folder, path)) else None
 

@@ -1,8 +1,8 @@
 """A lock on a shared file system that jobs of several nodes respect.
 
-A file that can be made once alone (O_EXCL holds on NFS, Lustre and GPFS), with its owner in it: the
-job, the node and the process. It is stale when SLURM no longer knows the job; without a job when
-the process is gone, or, seen from another node, when its owner touched it a while ago.
+A file that only one process can create (O_EXCL works on NFS, Lustre and GPFS), with its owner in
+it: the job, the node and the process. It is stale when SLURM no longer knows the job; without a job
+when the process is gone, or, seen from another node, when its owner touched it a while ago.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TOUCH_S = 30.0
 # An owner without a job that touched its lock longer ago is gone.
 _STALE_S = 900.0
-# Whoever breaks a stale lock does it at once.
+# Seconds: a process that breaks a stale lock does it at once.
 _BREAKING_S = 60.0
 
 
@@ -42,7 +42,7 @@ def lock(
     step_s: float = 10.0,
     lives: Callable[[str], bool | None] = slurm.is_living,
 ) -> Iterator[None]:
-    """Hold the lock file `path`; wait for its owner, `waiting` is told once who that is."""
+    """Hold the lock file `path`; wait for its owner, whose name `waiting` gets once."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     reported = ""
     while not _acquire(path):
@@ -68,7 +68,7 @@ def lock(
 
 
 def _acquire(path: str) -> bool:
-    """Make the lock file, whole: it is linked to its name when the owner is in it."""
+    """Make the lock file atomically: it is linked to its name when the owner is in it."""
     mine = f"{path}.{socket.gethostname()}.{os.getpid()}"
     try:
         with open(mine, "w", encoding="utf-8") as stream:
@@ -78,7 +78,7 @@ def _acquire(path: str) -> bool:
         except FileExistsError:
             return False
         except PermissionError:
-            # A file system without hard links.
+            # The file system may have no hard links.
             return _make(path)
         return True
     finally:
@@ -94,7 +94,7 @@ def _make(path: str) -> bool:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             json.dump(describe_owner(), stream)
     except OSError:
-        # Without its owner it would hold everybody off until it is old.
+        # Without its owner it would block everybody until it is old.
         remove(path)
         raise
     return True
@@ -102,11 +102,11 @@ def _make(path: str) -> bool:
 
 def _is_stale(path: str, found: dict[str, Any], lives: Callable[[str], bool | None]) -> bool:
     job = found.get("job")
-    # A job that was queued again has its number from before: what it held then is nobody's.
+    # A job that was queued again keeps its number: a lock from its earlier run has no owner.
     if isinstance(job, str) and job.isdigit() and job != describe_owner()["job"]:
         return lives(job) is False
     if found == describe_owner():
-        # In a container each process is the first: one of these numbers had it before this one.
+        # In a container each process is number 1: an earlier process had the same number.
         return True
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
         return not processes.is_alive(found["pid"])
@@ -114,7 +114,7 @@ def _is_stale(path: str, found: dict[str, Any], lives: Callable[[str], bool | No
 
 
 def _measure_age(path: str) -> float:
-    """Seconds since the lock was touched, by the file system's own clock."""
+    """Return the seconds since the lock was touched, by the file system's own clock."""
     probe = f"{path}.now.{socket.gethostname()}.{os.getpid()}"
     try:
         with open(probe, "w", encoding="utf-8"):
@@ -127,7 +127,7 @@ def _measure_age(path: str) -> float:
 
 
 def _break(path: str, found: dict[str, Any]) -> None:
-    """Remove a stale lock; of several that want to, one does, and none takes a new owner's."""
+    """Remove a stale lock; only one of several processes does, and none removes a new owner's."""
     breaking = f"{path}.breaking"
     if not _make(breaking):
         if _measure_age(breaking) > _BREAKING_S:
@@ -155,9 +155,9 @@ def _format_owner(found: dict[str, Any]) -> str:
 
 
 def make_wait_printer(what: str) -> Callable[[str], None]:
-    """Return what prints whom is waited for."""
+    """Return a function that prints whose end is waited for."""
 
     def print_wait(name: str) -> None:
-        print(f"{what}: {name} is at it; waiting for its end", flush=True)
+        print(f"{what}: {name} holds the lock; waiting for its end", flush=True)
 
     return print_wait

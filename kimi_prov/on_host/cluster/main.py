@@ -1,4 +1,4 @@
-"""`cluster SUBCOMMAND ...`: what the jobs of a rendered folder run, and what asks after them."""
+"""`cluster SUBCOMMAND ...`: the subcommands of a rendered folder's jobs, and those about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = {
     "bench": "kimi_prov.on_host.cluster.bench",
     "accept": "kimi_prov.on_host.cluster.accept",
 }
-# These answer with one JSON document, or the error in its place; the control side reads it.
+# These answer with one JSON document, or an error in its place; the control side reads it.
 ANSWERING = {
     "receive": "kimi_prov.on_host.cluster.receive",
     "submit": "kimi_prov.on_host.cluster.submit",
@@ -33,7 +33,7 @@ ANSWERING = {
 
 
 def main(argv: list[str]) -> int:
-    """Run the subcommand. A job that SLURM ends leaves what others wait for as it ought to be."""
+    """Run the subcommand. When SLURM ends a job, cleanup still runs for those who wait."""
     name = argv[0] if argv else ""
     if name in ANSWERING:
         answered: int = import_module(ANSWERING[name]).main(argv[1:])
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     except (HostError, OSError) as error:
         root = os.environ.get("KIMI_ROOT", "")
         told = disk_space.from_system_error(error, root) if isinstance(error, OSError) else error
-        # A person reads the log of a job: one sentence, and what mends it.
+        # A person reads the log of a job: one sentence, and the fix.
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status
     return status

@@ -1,4 +1,4 @@
-"""The jobs of a rendered folder, as SLURM lists them: whoever submitted them, from that folder."""
+"""The jobs of a rendered folder, as SLURM lists them, whoever submitted them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
-# The jobs that a folder has, in the order in which they are of use.
+# The jobs of a folder, in the order in which they are needed.
 NAMES = ("environment", "weights", "serve", "tune", "bench", "accept")
 SERVER = "serve"
-# Seconds for which a job that has ended is worth a line.
+# Seconds for which a job that has ended is listed.
 LATELY_S = 86_400
-# No text that a person gives to sbatch is likely to hold these; what it holds is one field's all
-# the same, for those texts come last.
+# Free texts given to sbatch are unlikely to contain these. If they do, the other fields are still
+# read correctly, because those texts come last.
 _FIELD, _RECORD = "\x1f", "\x1e"
 _ASKED = ("%A", "%T", "%r", "%N", "%S", "%e", "%L", "%Z", "%o", "%j")
 _FORMAT = _FIELD.join(_ASKED) + _RECORD
@@ -29,7 +29,7 @@ _NODES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
 
 @dataclass(frozen=True)
 class Queued:
-    """A job: what SLURM says of it. `name` is the folder's (`serve`), `job_name` is free text."""
+    """A job as SLURM describes it. `name` is the folder's (`serve`), `job_name` is free text."""
 
     number: str
     name: str | None
@@ -43,19 +43,20 @@ class Queued:
 
     @property
     def lives(self) -> bool:
-        """Whether it waits or runs."""
+        """Return whether it waits or runs."""
         return self.state not in slurm.ENDED
 
     @property
     def waits(self) -> bool:
-        """Whether it has no nodes yet, or none any more."""
+        """Return whether it has no nodes yet, or none any more."""
         return self.state in slurm.WAITING
 
 
 def list_jobs(folder: str, *, history: bool = False) -> list[Queued]:
-    """Return the folder's jobs, the newest first; with `history` those that ended lately too.
+    """Return the folder's jobs, the newest first; with `history` recently ended ones too.
 
-    What the controller still remembers is always there. Raises HostError where SLURM does not tell.
+    Jobs that the controller still remembers are always listed. Raises HostError where SLURM does
+    not answer.
     """
     done = run(
         *("squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={_FORMAT}"),
@@ -75,7 +76,7 @@ def list_jobs(folder: str, *, history: bool = False) -> list[Queued]:
 
 
 def _parse_record(record: str, here: str) -> Queued | None:
-    """Read one record of squeue; None for another folder's job, and for what is no record."""
+    """Parse one record of squeue; None for another folder's job, and for anything else."""
     parts = record.lstrip("\n").split(_FIELD, len(_ASKED) - 1)
     if len(parts) != len(_ASKED):
         return None
@@ -96,7 +97,7 @@ def _parse_record(record: str, here: str) -> Queued | None:
 
 
 def _list_ended(here: str) -> list[Queued]:
-    """Return what the site's accounting knows of lately; nothing where there is none."""
+    """Return the recent jobs of the site's accounting; nothing where there is none."""
     done = run(
         *("sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}"),
         *(f"--user={os.getuid()}", f"--starttime=now-{LATELY_S}seconds"),
@@ -123,13 +124,13 @@ def _list_ended(here: str) -> list[Queued]:
 
 
 def _find_job_name(script: str, called: str) -> str | None:
-    """Return which of the folder's jobs it is; None for one that somebody added."""
+    """Return the folder's name of a job; None for a job that somebody added."""
     found = _SCRIPT.search(script) or _CALLED.fullmatch(called)
     return found[1] if found and found[1] in NAMES else None
 
 
 def _parse_seconds_left(left: str) -> int | None:
-    """Read what is left of a walltime, D-HH:MM:SS; None for UNLIMITED and the like."""
+    """Parse the rest of a walltime, D-HH:MM:SS; None for UNLIMITED and the like."""
     found = _LEFT.fullmatch(left.strip())
     if not found:
         return None

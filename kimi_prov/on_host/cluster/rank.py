@@ -1,8 +1,8 @@
 """`cluster rank --run DIR --module MODULE -- ARGUMENT...`: the engine's part on one node.
 
 srun starts it once a node. It adds what only the run knows (its rank, the head's address, port,
-certificate), and leaves out what the node's cgroup hides. The head ends when a file `stop` comes;
-the others when the head has ended: a rank that goes first breaks the answers of all.
+certificate), and leaves out what the node's cgroup hides. The head ends when a file `stop` appears;
+the others end when the head has ended: a rank that ends first breaks all answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP = "stop"
 HEAD_ENDED = "head-ended"
 KEY = "job.key"
 _POLL_INTERVAL_S = 0.5
-# A rank whose head is gone is of no use: it is ended after that.
+# Seconds: a rank whose head is gone has no use and is ended after that.
 _TIMEOUT_S = 20.0
 _WHOLE_NODE = (
     "ask the administrator for ConstrainCores without cpuset.mems, or for the whole node "
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def build_run_arguments(settings: Mapping[str, object], number: int, folder: str) -> list[str]:
-    """Give the arguments that only the run knows."""
+    """Return the arguments that only the run knows."""
     nodes = settings["nodes"]
     assert isinstance(nodes, list)  # noqa: S101 - written by the job itself
     found: list[str] = []
@@ -83,7 +83,7 @@ def build_run_arguments(settings: Mapping[str, object], number: int, folder: str
 def build_environment(
     site: Site, settings: Mapping[str, object], number: int, folder: str, notes: list[str]
 ) -> dict[str, str]:
-    """Give the engine's environment: no home, its own keys' files, the network of its peers."""
+    """Return the engine's environment: no home, the files of its keys, the network of its peers."""
     found = site.build_engine_environment()
     found["TRITON_CACHE_DIR"] = site.locate("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
@@ -96,7 +96,7 @@ def build_environment(
 
 
 def _supervise(line: list[str], environment: dict[str, str], folder: str, *, head: bool) -> int:
-    """Run the engine until it ends, or has to: see the module's docstring."""
+    """Run the engine until it ends or has to end: see the module's docstring."""
     ended = os.path.join(folder, HEAD_ENDED)
     try:
         child = subprocess.Popen(line, env=environment)
@@ -117,7 +117,7 @@ def _supervise(line: list[str], environment: dict[str, str], folder: str, *, hea
         if not head and os.path.exists(ended):
             stop = True
         if told and not head:
-            # The head's answers come first; it tells by a file when they have ended.
+            # The head's answers end first; a file says when they have ended.
             gone_at = gone_at or time.monotonic()
             stop = stop or time.monotonic() - gone_at > _TIMEOUT_S
         if stop and not asked:

@@ -1,7 +1,7 @@
-"""`cluster receive NAME [--force]`: put a folder that was brought in its place, renders/NAME.
+"""`cluster receive NAME [--force]`: put a copied folder in its place, renders/NAME.
 
-It runs in the folder as it was unpacked, beside its place. `brought.json` holds the digests of what
-was brought last; by it a file that was changed here since is known, and kept unless `--force`.
+It runs in the unpacked folder, beside its place. `brought.json` holds the digests of the last copy:
+a file that was changed here since differs from them, and is kept unless `--force`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     site = Site.from_environment()
     (name,) = [word for word in argv if word != _FORCE] or [""]
     if not addresses.PLAIN_NAME.fullmatch(name):
-        raise HostError(f"{name!r} is no name of a folder", "rename the rendered folder")
+        raise HostError(f"{name!r} is not a folder's name", "rename the rendered folder")
     place = site.locate(FOLDER, name)
     try:
         with lock.lock(f"{place}.lock", lambda _: None, step_s=1.0):
@@ -54,12 +54,12 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
         write_json(str(staged / RECORD), {"files": new})
         staged.chmod(0o755)
         staged.rename(place)
-        # What the caller removes is no longer there.
+        # A file that the caller removes does not exist any more.
         return {**done, manual_changes.WRITTEN: sorted(new)}
     former: dict[str, Any] = read_json(place / RECORD).get("files") or {}
     if not former:
         raise HostError(
-            f"{place}: this folder was not brought here",
+            f"{place}: this folder was not copied here by kimi-prov",
             "rename the local folder, or move that one away",
         )
     for path, digest in sorted(new.items()):
@@ -105,5 +105,5 @@ def _join_inside(folder: Path, name: str) -> Path:
     for part in name.split("/"):
         path = path / part
         if part in ("", ".", "..") or path.is_symlink():
-            raise HostError(f"{path}: this is a link, and nothing of ours", f"rm {path}")
+            raise HostError(f"{path}: this is a link, which kimi-prov did not make", f"rm {path}")
     return path

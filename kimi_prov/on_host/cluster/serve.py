@@ -1,10 +1,10 @@
 """`cluster serve --module MODULE -- ARGUMENT...`: the server's job, on its first node.
 
-Makes key and certificate, starts the engine on every node (srun, `cluster rank`), publishes where
-it answers, and watches it: an engine that ends or hangs is started again as a whole, one that
-nobody uses is ended (KIMI_IDLE_MINUTES). On SIGUSR1, before the walltime ends, it submits its
-successor, takes no more requests and lets answers end; on SIGTERM the same without a successor. A
-job that is preempted is SLURM's to queue again.
+Makes key and certificate, starts the engine on every node (srun, `cluster rank`), publishes its
+address, and watches it: an engine that ends or hangs is started again as a whole, one without use
+is ended (KIMI_IDLE_MINUTES). On SIGUSR1, before the walltime ends, it submits its successor, takes
+no more requests and lets answers end; on SIGTERM it does the same without a successor. A job that
+is preempted is queued again by SLURM.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGER = f"--time in {_SCRIPT} is too short"
 
 
 def main(argv: list[str]) -> int:
-    """Serve until the walltime, a signal, idleness or a failure that does not mend."""
+    """Serve until the walltime, a signal, idleness or a failure that repeats."""
     parser = argparse.ArgumentParser(prog="serve")
     parser.add_argument("--module", required=True)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 
 def ensure_key(site: Site) -> None:
-    """Make the API key where there is none; its file is for its owner alone."""
+    """Make the API key where there is none; only its owner may read its file."""
     site.private("keys")
     if not site.key():
         try:
@@ -96,7 +96,7 @@ def ensure_key(site: Site) -> None:
 
 
 def _remove_left_over(site: Site) -> None:
-    """Remove the folders, keys in them, of jobs that were killed before they could."""
+    """Remove the folders, with keys in them, of jobs that were killed before they could."""
     runs = site.private("run")
     for name in os.listdir(runs):
         if name.isdigit() and slurm.is_living(name) is False:
@@ -104,7 +104,7 @@ def _remove_left_over(site: Site) -> None:
 
 
 def find_free_port(first: int, number: str) -> int:
-    """Return a port of this node by the job's number; one that is taken is passed over."""
+    """Return a port of this node by the job's number; a port that is in use is skipped."""
     wanted = first + int(number) % _PORTS
     for port in range(wanted, wanted + _TRIES):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -151,7 +151,7 @@ class Server:
     signals: list[int] = field(default_factory=list)
 
     def run(self) -> int:
-        """Start, watch and end the engine; the exit status of the job."""
+        """Start, watch and end the engine; return the exit status of the job."""
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda found, _frame: self.signals.append(found))
         for starts in range(_MAX_RESTARTS + 1):
@@ -163,7 +163,7 @@ class Server:
         return self._failed(f"the engine ended {_MAX_RESTARTS + 1} times in this job")
 
     def _once(self) -> int | None:
-        """Run the engine once; None where it is to be started again."""
+        """Run the engine once; return None where it is to be started again."""
         for name in (rank.STOP, rank.HEAD_ENDED):
             _remove(os.path.join(self.folder, name))
         self.shown.write("loading")
@@ -177,7 +177,7 @@ class Server:
         return self._watch(step)
 
     def _wait_ready(self, step: subprocess.Popen[bytes]) -> int | None:
-        """Wait until the model answers; an exit status where it will not."""
+        """Wait until the model answers; return an exit status where it will not."""
         began = time.monotonic()
         limit = self.site.number("KIMI_START_S", 3600)
         said = ""
@@ -216,7 +216,7 @@ class Server:
         return None
 
     def _watch(self, step: subprocess.Popen[bytes]) -> int | None:
-        """Watch an engine that answers; None where it is to be started again."""
+        """Watch an engine that answers; return None where it is to be started again."""
         minutes = self.site.decimal("KIMI_IDLE_MINUTES", 0)
         limit = 60 * minutes
         idle, probed = Idle(limit, time.monotonic()), time.monotonic()
@@ -230,7 +230,7 @@ class Server:
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 return None
             if idle.note_activity(self._activity(), time.monotonic()):
-                print(f"nobody has asked for {minutes:g} minutes: the job ends", flush=True)
+                print(f"no request for {minutes:g} minutes: the job ends", flush=True)
                 return self._end(step, handover=False)
             still = min(idle.count_still_s(time.monotonic()), time.monotonic() - probed)
             if still > _PROBE_AFTER_S:
@@ -243,7 +243,7 @@ class Server:
                     return None
 
     def _end(self, step: subprocess.Popen[bytes], *, handover: bool) -> int:
-        """End the engine when its answers have; submit a successor first where one is due."""
+        """End the engine when its answers have ended; submit a successor first where one is due."""
         if handover and self.site.number("KIMI_SUCCESSOR", 1):
             try:
                 self.shown.successor = slurm.submit(_SCRIPT, self.site.folder, self.shown.job)
@@ -258,8 +258,8 @@ class Server:
     def _give_way(self) -> int:
         """Wait for the end of a job that is preempted.
 
-        Where a partition has a grace time SLURM ends the step first, and then what is left. A job
-        that ends by itself in between has ended for good: it is not queued again.
+        Where a partition has a grace time SLURM ends the step first, and then the rest. A job that
+        ends by itself in between is not queued again.
         """
         print("the job is preempted: it waits for its end", flush=True)
         self.shown.write("ended")
@@ -268,7 +268,7 @@ class Server:
         return 0
 
     def _stop(self, step: subprocess.Popen[bytes], patience_s: float) -> None:
-        """Have the head end, then the other nodes; kill what does not."""
+        """Make the head end, then the other nodes; kill those that do not."""
         write_json(os.path.join(self.folder, rank.STOP), {"at": time.time()})
         for patience, harder in ((patience_s, step.terminate), (_KILL_AFTER_S, step.kill)):
             try:
@@ -282,11 +282,11 @@ class Server:
     def _failed(self, reason: str) -> int:
         self.shown.notes = [*self._notes(), reason]
         self.shown.write("failed")
-        print(f"{reason}; mend it and  sbatch {_SCRIPT}", flush=True)
+        print(f"{reason}; fix it and  sbatch {_SCRIPT}", flush=True)
         return EXIT_TRANSIENT
 
     def _notes(self) -> list[str]:
-        """Collect what the nodes say is not as planned."""
+        """Collect from the nodes what is not as planned."""
         found = []
         for number in range(len(self.shown.nodes)):
             told = read_json(os.path.join(self.folder, f"notes-{number}.json"))
@@ -294,7 +294,7 @@ class Server:
         return found
 
     def _pause(self, step: subprocess.Popen[bytes]) -> None:
-        """Wait a step, or until a signal or the engine's end."""
+        """Wait one interval, or until a signal or the engine's end."""
         until = time.monotonic() + self.step_s
         while time.monotonic() < until and not self.signals and step.poll() is None:
             time.sleep(min(0.2, self.step_s))
@@ -308,7 +308,7 @@ class Server:
             return stream.read().strip()
 
     def _chat(self, timeout_s: float) -> tuple[float, str]:
-        """Ask for one token: the tokens that it took, and why it was refused, if it was."""
+        """Request one token; return its number of tokens, and the reason of a refusal."""
         body: dict[str, Any] = {
             "model": self.site.model(),
             "messages": [{"role": "user", "content": "Hello"}],

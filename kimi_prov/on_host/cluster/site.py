@@ -24,7 +24,7 @@ _WRITABLE = 0o700
 
 @dataclass(frozen=True)
 class Site:
-    """Where things are. `root` stands for what the plan calls /srv/kimi."""
+    """The paths of a job. `root` stands for the plan's /srv/kimi."""
 
     root: str
     folder: str
@@ -76,14 +76,14 @@ class Site:
         return os.path.join(self.root, *parts)
 
     def private(self, *parts: str) -> str:
-        """Return a folder below the root that is for its owner alone; it is made."""
+        """Return a folder below the root that is for its owner alone; it is made if missing."""
         path = self.locate(*parts)
         os.makedirs(path, mode=_WRITABLE, exist_ok=True)
         os.chmod(path, _WRITABLE)
         return path
 
     def number(self, name: str, default: int) -> int:
-        """Return a whole number of cluster.env. Raises HostError for what is none."""
+        """Return a whole number of cluster.env. Raises HostError for anything else."""
         text = self.environment.get(name) or str(default)
         if not text.isdigit():
             raise HostError(
@@ -93,7 +93,7 @@ class Site:
         return int(text)
 
     def build_engine_environment(self) -> dict[str, str]:
-        """Return the environment of the engine's own python: no home, nobody else's packages.
+        """Return the environment of the engine's own python: no home, no other packages.
 
         A site's modules for Python may set PYTHONPATH, and a home may be full.
         """
@@ -102,16 +102,16 @@ class Site:
 
     @property
     def offline(self) -> bool:
-        """Whether compute nodes reach no network."""
+        """Return whether compute nodes have no network."""
         return self.environment.get("KIMI_OFFLINE", "0") == "1"
 
     @property
     def wheels(self) -> str:
-        """The folder that wheels are prepared in."""
+        """Return the folder in which wheels are prepared."""
         return self.locate("wheels")
 
     def decimal(self, name: str, default: float) -> float:
-        """Return a number of cluster.env, with decimals. Raises HostError for what is none."""
+        """Return a number of cluster.env, with decimals. Raises HostError for anything else."""
         text = self.environment.get(name) or str(default)
         if not _DECIMAL.fullmatch(text):
             raise HostError(
@@ -122,22 +122,22 @@ class Site:
 
     @property
     def engine_dir(self) -> str:
-        """The engine's environment."""
+        """Return the engine's environment."""
         return self.replace_root(str(self.plan["engine"]["env_dir"]))
 
     @property
     def engine_python(self) -> str:
-        """The engine's interpreter."""
+        """Return the engine's interpreter."""
         return os.path.join(self.engine_dir, "bin", "python")
 
     @property
     def key_file(self) -> str:
-        """The file of the API key."""
+        """Return the file of the API key."""
         return self.locate("keys", "api.key")
 
     @property
     def program(self) -> str:
-        """The program that runs in the jobs."""
+        """Return the program that runs in the jobs."""
         return os.path.join(self.folder, "kimi-cluster.pyz")
 
     def locks(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class Site:
             )
 
     def model(self) -> str:
-        """Return the first of the names that clients ask for."""
+        """Return the first name of the model that clients may use."""
         return str(self.plan["model"]["served_names"][0])
 
     def key(self) -> str:

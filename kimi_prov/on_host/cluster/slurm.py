@@ -1,4 +1,4 @@
-"""SLURM's own commands, as a job calls them; what they print is data."""
+"""SLURM's own commands, as a job calls them; their output is untrusted data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TIME = re.compile(r"^#SBATCH\s+(?:--time(?:=|\s+)|-t\s*)(\S+)", re.MULTILINE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 _SHORT = re.compile(r"(?:(\d+):)??(\d+)(?::(\d+))?")
 _GONE = ("invalid job id", "invalid job array")
-# A job in one of these no longer runs, nor will it.
+# A job in one of these states does not run, and will not.
 ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
         *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REVOKED"),
     }
 )
-# In one of these it does not run yet, or it is queued again.
+# A job in one of these states does not run yet, or is queued again.
 WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 )
@@ -44,10 +44,10 @@ class Job:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Job:
-        """Read it. Raises HostError outside of a job."""
+        """Read the job of this process. Raises HostError outside of a job."""
         number, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST")
         if not NUMBER.fullmatch(number) or not listed:
-            raise HostError("this runs in a job of SLURM alone", "sbatch jobs/serve.sbatch")
+            raise HostError("this runs only in a job of SLURM", "sbatch jobs/serve.sbatch")
         done = run("scontrol", "show", "hostnames", listed, timeout=TIMEOUT_S)
         nodes = done.stdout.split()
         if done.returncode != 0 or not nodes or not all(map(_NAME.fullmatch, nodes)):
@@ -56,16 +56,16 @@ class Job:
 
 
 def read_walltime_s(script: str) -> float | None:
-    """Return the seconds that a job's file asks for: 0 without a line, None for what is no time.
+    """Return the seconds that a job's file requests: 0 without a line, None for another form.
 
-    The last line holds.
+    The last line counts.
     """
     asked = _TIME.findall(script)
     return parse_time_s(asked[-1]) if asked else 0.0
 
 
 def parse_time_s(text: str) -> float | None:
-    """Return the seconds of a walltime, None for what is no time.
+    """Return the seconds of a walltime, None for another form.
 
     As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
     """
@@ -82,13 +82,13 @@ def parse_time_s(text: str) -> float | None:
 
 
 def is_living(number: str) -> bool | None:
-    """Whether a job runs or waits; None where SLURM does not tell."""
+    """Return whether a job runs or waits; None where SLURM does not answer."""
     states = _read_states(number)
     return None if states is None else bool(states - ENDED)
 
 
 def is_running(number: str) -> bool | None:
-    """Whether a job runs; None where SLURM does not tell."""
+    """Return whether a job runs; None where SLURM does not answer."""
     states = _read_states(number)
     return None if states is None else bool(states - ENDED - WAITING)
 
@@ -101,7 +101,7 @@ def _read_states(number: str) -> set[str] | None:
 
 
 def find_end(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return when a job's walltime ends, UTC; None where SLURM does not tell."""
+    """Return when a job's walltime ends, UTC; None where SLURM does not answer."""
     known = environment.get("SLURM_JOB_END_TIME", "")
     if NUMBER.fullmatch(known):
         return _format_utc(float(known))
@@ -110,9 +110,9 @@ def find_end(number: str, environment: Mapping[str, str]) -> str | None:
 
 
 def parse_time(text: str) -> str | None:
-    """Return a time as SLURM prints it, in UTC; None for what is none (N/A, Unknown).
+    """Return a time as SLURM prints it, in UTC; None for anything else (N/A, Unknown).
 
-    SLURM prints the cluster's own time, which is this process's.
+    SLURM prints the cluster's local time, which is also this process's.
     """
     try:
         return _format_utc(datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
@@ -121,7 +121,7 @@ def parse_time(text: str) -> str | None:
 
 
 def is_preempted(number: str) -> bool:
-    """Whether SLURM takes the nodes of a job that runs for another one."""
+    """Return whether SLURM preempts a running job for another one."""
     done = run(
         "squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime", timeout=TIMEOUT_S
     )
@@ -149,7 +149,7 @@ def submit_batch(
 
     `options` are sbatch's, `arguments` the script's.
     """
-    # The new job has an environment of its own: what SLURM told this one is not handed on.
+    # The new job gets its own environment: SLURM's variables of this job are not passed on.
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SRUN_"))}
     done = run(
         "sbatch", "--parsable", *options, script, *arguments,
@@ -164,5 +164,5 @@ def submit_batch(
 
 
 def format_reason(*texts: str) -> str:
-    """Return what a command gave as its reason, on one line."""
+    """Return the reason that a command printed, on one line."""
     return " ".join(" ".join(texts).split())[:300] or "it gave no answer"

@@ -1,7 +1,7 @@
 """`cluster submit [--suite full] [JOB ...]`: submit the folder's jobs, each after those it needs.
 
-Without JOB: environment, weights and server. What is complete, and what waits or runs already, is
-named and left out.
+Without JOB: environment, weights and server. Jobs that are complete, wait or run already are named
+and left out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/submit/v1"
 DEFAULT = ("environment", "weights", "serve")
-# The jobs without which one fails at once.
+# The jobs without which a job fails at once.
 _AFTER = {
     "weights": ("environment",),
     "serve": ("environment", "weights"),
     "tune": ("environment", "weights"),
 }
-# These ask a server that answers.
+# These send requests to a server that answers.
 _ASKING = ("bench", "accept")
-# The checks of the full suite take hours where those of the other take minutes.
+# The full suite takes hours where the other takes minutes.
 _FULL = ("--suite", catalogue.FULL)
 _FULL_TIME, _FULL_S = "--time=04:00:00", 4 * 3600
 _ARGUMENTS = re.compile(r"^[^#\n]*\$[@*]", re.MULTILINE)
@@ -74,7 +74,7 @@ def check(words: list[str]) -> list[str]:
 
 
 def check_suite(jobs: Sequence[str]) -> None:
-    """Raise HostError where a suite was named and the job that runs it was not."""
+    """Raise HostError where a suite was named without the job that runs it."""
     if "accept" not in jobs:
         raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
 
@@ -82,7 +82,7 @@ def check_suite(jobs: Sequence[str]) -> None:
 def _build_full_time_options(site: Site) -> list[str]:
     """Return the options for the time of the full suite; none where the job's own is as long.
 
-    Raises HostError where the job's file does not hand on which suite it is to run.
+    Raises HostError where the job's file does not pass the suite on.
     """
     file = os.path.join(site.folder, "jobs", "accept.sbatch")
     script = read_text(file)
@@ -124,7 +124,7 @@ def _submit_job(
     waits = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     options = [*(waits if after else []), *(full or ())]
     arguments = () if full is None else _FULL
-    # What jobs print comes here, and a folder without files is not kept by git.
+    # The jobs' output goes here, and git keeps no folder without files.
     os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
     try:
         number = slurm.submit_batch(

@@ -17,7 +17,7 @@ _TIMEOUT_S = 120
 
 
 def main(argv: list[str]) -> int:
-    """Bring the tuner and its packages, run it; its tables count at the server's next start."""
+    """Install and run the tuner; the server reads its tables at its next start."""
     site = Site.from_environment()
     site.require_environment()
     weights.require_verified(site)
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     if done.returncode != 0:
         raise HostError(
             f"the tuner ended with status {done.returncode}; its lines above say why",
-            "mend the arguments in jobs/tune.sbatch",
+            "correct the arguments in jobs/tune.sbatch",
         )
     print(f"tables are in {site.replace_root(tuning['dir'])}", flush=True)
     return 0

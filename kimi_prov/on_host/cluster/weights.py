@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     site = Site.from_environment()
     config = build_configuration(site)
     if is_complete(site):
-        print(f"{config.directory}: is verified already", flush=True)
+        print(f"{config.directory}: already verified", flush=True)
         return 0
     if site.offline and "--online" not in argv and not config.source.startswith("file://"):
         raise HostError(
@@ -59,13 +59,13 @@ def build_configuration(site: Site) -> fetch.Config:
     if hub:
         document["hf_python"] = os.path.join(site.replace_root(hub["env_dir"]), "bin", "python")
     document["progress"] = site.locate("state", "weights.json")
-    # Two fetches exclude each other by a lock that holds between nodes; flock does not everywhere.
+    # A lock that works between nodes keeps a second fetch away; flock does not work everywhere.
     document["guarded"] = True
     return fetch.Config.from_document(document, os.path.join(site.folder, "plan.json"))
 
 
 def is_complete(site: Site) -> bool:
-    """Whether all weights are there and verified."""
+    """Return whether all weights are there and verified."""
     return all(fetch.find_verified_manifest(part) for part in build_configuration(site).parts())
 
 

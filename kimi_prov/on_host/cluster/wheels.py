@@ -12,7 +12,7 @@ from kimi_prov.on_host.cluster.site import Site
 
 
 def main(_argv: list[str]) -> int:
-    """Download what is missing; pip holds each file to its hash."""
+    """Download what is missing; pip checks the hash of each file."""
     site = Site.from_environment({**os.environ, "KIMI_OFFLINE": "0"})
     os.makedirs(site.wheels, mode=0o755, exist_ok=True)
     cache = site.locate("cache")
@@ -21,7 +21,7 @@ def main(_argv: list[str]) -> int:
         lock.lock(site.locate("wheels.lock"), lock.make_wait_printer(site.wheels)),
         TemporaryDirectory(dir=cache, prefix="pip-") as folder,
     ):
-        # A distribution's own Python has no pip beside it.
+        # A distribution's own Python may have no pip.
         environment.make(folder)
         python = os.path.join(folder, "bin", "python")
         for path in site.locks().values():
@@ -38,7 +38,7 @@ def main(_argv: list[str]) -> int:
             if done.returncode != 0:
                 raise HostError(
                     f"pip download of {os.path.basename(path)} ended with status {done.returncode}",
-                    "look at pip's lines above; run it again: what has arrived is kept",
+                    "read pip's lines above; run it again: what has arrived is kept",
                 )
     print(f"{site.wheels}: every wheel of the locks is there", flush=True)
     return 0

@@ -1,1 +1,1 @@
-"""What on this machine differs from what was applied to it, since when and through what."""
+"""Differences of this machine from what was applied to it: what, since when and by what."""

@@ -1,7 +1,7 @@
-"""Read since when something is changed, and through what, from the logs of dpkg, apt and systemd.
+"""Finds when something was changed, and by what, in the logs of dpkg, apt and systemd.
 
-Pure: texts in, causes out. What a log says is somebody else's text: a command is told by its
-program and its plain words, since an option may hold a password.
+Without effects: texts in, causes out. A log is untrusted text: of a command only its program and
+its plain words are shown, since an option may hold a password.
 
 Decides: what counts as drift, and its causes (the causes).
 """
@@ -29,11 +29,11 @@ _SUDO = re.compile(r"^\s*(\S+) : .*?COMMAND=(.*)$", re.DOTALL)
 _LOGIN = re.compile(r"^Accepted \S+ for (\S+) from (\S+) ")
 _BEGUN = re.compile(r"^New session (\S+) of user ([^\s.]+)")
 _ENDED = re.compile(r"^(?:Session (\S+) logged out|Removed session (\S+?)\.)")
-# Of options with a value of their own, which may hold an address with a password.
+# Options with a value of their own, which may hold an address with a password.
 _VALUED = ("-o", "-c", "-t", "--option", "--config-file", "--target-release")
 _WORD = re.compile(r"[A-Za-z0-9./][A-Za-z0-9+._~:=/-]*")
 _MAX_WORDS, _MAX_CHARACTERS = 8, 160
-# What tools that change accounts call themselves in the journal.
+# The names in the journal of tools that change accounts.
 ACCOUNT_TOOLS = (
     "useradd",
     "userdel",
@@ -48,7 +48,8 @@ IDENTIFIERS = ("sudo", "sshd", "sshd-session", "systemd-logind", *ACCOUNT_TOOLS)
 # A transaction's log has whole seconds, and its last file may be written at its end.
 _SLACK_S = 1
 _KINDS = ("service", "mount", "timer", "socket")
-# How long before a file's change a command that names it may have begun: an editor stays open.
+# Seconds before a file's change within which a command that names it may have begun: an editor
+# stays open.
 _EDITING_S = 1800
 _SSH_S = 5
 
@@ -57,7 +58,7 @@ Clock = Callable[[str], int]
 
 @dataclass(frozen=True)
 class Cause:
-    """`since`: seconds since 1970; `basis`: what says so; `by`: through what, in words."""
+    """`since`: seconds since 1970; `basis`: the source; `by`: what changed it, in words."""
 
     since: int | None = None
     basis: str | None = None
@@ -77,7 +78,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One call of apt: when, through what command, by whom, and which packages it changed."""
+    """One call of apt: when, by which command and user, and which packages it changed."""
 
     start: int
     end: int
@@ -87,13 +88,13 @@ class Transaction:
 
     @property
     def description(self) -> str:
-        """Say what it was."""
+        """Describe the command and its user."""
         return f"{shorten_command(self.command)}{f', by {self.user}' if self.user else ''}"
 
 
 @dataclass(frozen=True)
 class Command:
-    """What somebody had sudo run."""
+    """A command that a user ran by sudo."""
 
     at: int
     user: str
@@ -102,7 +103,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Session:
-    """A login; `end` None: it is still there, or its end is not known."""
+    """A login; `end` None: the user is still logged in, or the end is unknown."""
 
     start: int
     end: int | None
@@ -112,7 +113,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Logs:
-    """What was read, oldest first."""
+    """The parsed logs, oldest first."""
 
     changes: tuple[Change, ...] = ()
     transactions: tuple[Transaction, ...] = ()
@@ -135,7 +136,7 @@ def parse_dpkg_log(text: str, clock: Clock = parse_local_time) -> tuple[Change, 
 
 
 def parse_apt_log(text: str, clock: Clock = parse_local_time) -> tuple[Transaction, ...]:
-    """Read apt's history.log; a transaction without an end was cut, or still goes on."""
+    """Parse apt's history.log; a transaction without an end was cut off, or still runs."""
     found = []
     for block in text.split("\n\n"):
         pairs = dict(line.split(": ", 1) for line in block.strip().splitlines() if ": " in line)
@@ -155,7 +156,7 @@ def parse_apt_log(text: str, clock: Clock = parse_local_time) -> tuple[Transacti
 
 
 def parse_journal(text: str) -> Logs:
-    """Read lines of `journalctl --output=json` of IDENTIFIERS; what is no such line is left out."""
+    """Parse lines of `journalctl --output=json` of IDENTIFIERS; other lines are left out."""
     commands: list[Command] = []
     accounts: list[tuple[int, str, str]] = []
     sessions: dict[str, Session] = {}
@@ -189,7 +190,7 @@ def _parse_rows(text: str) -> Iterable[tuple[int, str, str]]:
             name, message = row["SYSLOG_IDENTIFIER"], row["MESSAGE"]
         except (ValueError, KeyError, TypeError):
             continue
-        # A message that is no UTF-8 comes as a list of numbers.
+        # A message that is not UTF-8 comes as a list of numbers.
         if isinstance(name, str) and isinstance(message, str):
             yield at, name, message
 
@@ -200,7 +201,7 @@ def _find_address(logins: list[tuple[int, str, str]], user: str, at: int) -> str
 
 
 def shorten_command(command: str) -> str:
-    """Return a command's program and plain words, without options and what they hold."""
+    """Return a command's program and plain words, without options and their values."""
     words = command.split()
     kept: list[str] = []
     skip = False
@@ -216,7 +217,7 @@ def shorten_command(command: str) -> str:
 
 
 def find_package_cause(name: str, logs: Logs) -> Cause:
-    """Say when a package was changed last, and by what."""
+    """Return when a package was changed last, and by what."""
     changes = [change for change in logs.changes if change.package == name]
     if not changes:
         return Cause()
@@ -231,10 +232,9 @@ def find_package_cause(name: str, logs: Logs) -> Cause:
 
 
 def find_account_cause(account: Account, logs: Logs) -> Cause:
-    """Say when an account or group came to be as it is, and by which program.
+    """Return when an account or group was changed to its present state, and by which program.
 
-    Empty where no message tells of just that: an account that a tool named for something else, and
-    one whose file was edited.
+    Empty where no message says exactly that: for another change by a tool, and for an edited file.
     """
     wanted = re.compile("|".join(_build_account_patterns(account)))
     for at, tool, message in reversed(logs.accounts):
@@ -243,13 +243,13 @@ def find_account_cause(account: Account, logs: Logs) -> Cause:
     return Cause()
 
 
-# What the tools call what is changed of a user.
+# The tools' names for the fields of a user.
 _FIELDS = {"uid": "UID", "gid": "GID", "home": "home", "shell": "shell"}
 _END = r"(?![\w.-])"
 
 
 def _build_account_patterns(account: Account) -> Iterable[str]:
-    """Give patterns of what the tools write when they make an account what it is now."""
+    """Return patterns of the tools' messages about a change to an account's present state."""
     name = re.escape(account.name)
     if account.gone:
         yield rf"delete user '{name}'"
@@ -273,7 +273,7 @@ def _build_account_patterns(account: Account) -> Iterable[str]:
 
 
 def find_command_cause(words: Iterable[str], logs: Logs, after: int) -> Cause:
-    """Say who had sudo run a command with all of these words last."""
+    """Return who last ran a command with all of these words by sudo."""
     wanted = {*words}
     for command in reversed(logs.commands):
         if command.at >= after and wanted and wanted <= _split_words(command.line):
@@ -282,9 +282,9 @@ def find_command_cause(words: Iterable[str], logs: Logs, after: int) -> Cause:
 
 
 def find_cause_at(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
-    """Say what ran when something changed: a command under sudo that names it, apt, a login.
+    """Describe what ran at a time: a command under sudo that names the path, apt, a login.
 
-    `words`: that such a command has, all of them.
+    `words`: all of them must be in such a command.
     """
     wanted = {*words}
     for command in reversed(logs.commands):
@@ -298,7 +298,7 @@ def find_cause_at(at: int, basis: str, words: Iterable[str], logs: Logs) -> Caus
 
 
 def _split_words(line: str) -> frozenset[str]:
-    """Split a command into words: whole, without folders before them, and without a unit's kind."""
+    """Split a command into words: complete, and without folders before them and a unit's suffix."""
     found = set()
     for word in line.split():
         name = word.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""Compare what was applied with what is there. Pure: rows of `applied.observe` in, differences out.
+"""Compares what was applied with the present state: rows of `applied.observe`.
 
-What kimi-prov itself changes between two applies (keys by `kimi-prov key`, a renewed certificate)
-is amended in the record, and so no difference here.
+Without effects. What kimi-prov itself changes between two applies (keys by `kimi-prov key`, a
+renewed certificate) is changed in the record too, and so is no difference here.
 
 Decides: what counts as drift, and its causes.
 Applied by: playbooks/drift.yml, roles/drift.
@@ -22,14 +22,14 @@ from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Account, Differenc
 Row = Mapping[str, Any]
 # Removed once they were shown, or once the account was made.
 _PASSING = (layout.OPERATOR_NEW, layout.WEB_ADMIN_NEW, layout.WEB_ADMIN)
-# A unit in one of these is on its way, and says nothing yet.
+# A unit in one of these states is changing, which says nothing yet.
 _RUNS = ("active", "reloading", "activating", "deactivating", "refreshing", "maintenance")
 _MASKED = ("masked", "masked-runtime")
 _ON = ("enabled", "enabled-runtime")
 
 
 def list_differences(applied: Row, now: Row) -> list[Difference]:
-    """Return all that the two documents tell; units and processes are compared apart."""
+    """Return all differences of the two documents; units and processes are compared elsewhere."""
     return [
         *compare_files(applied.get("files") or (), now.get("files") or ()),
         *compare_links(applied.get("links") or (), now.get("links") or ()),
@@ -46,7 +46,7 @@ def list_differences(applied: Row, now: Row) -> list[Difference]:
 
 
 def compare_files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
-    """Compare content, owner and mode of our files; of living ones the latter two alone."""
+    """Compare content, owner and mode of our files; of changing files only owner and mode."""
     there = {row["path"]: row for row in now}
     for row in applied:
         path = row["path"]
@@ -61,7 +61,7 @@ def compare_files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Differ
             yield Difference("drift.file", path, told[0], told[1], trace=Trace(path=path))
     known = {row["path"] for row in applied}
     for row in now:
-        # Of units and of what lies among the distribution's only our own names are listed.
+        # For units and files in the distribution's folders, only our own names are listed.
         if row["path"] not in known and not row["living"]:
             path = row["path"]
             yield Difference(
@@ -94,11 +94,11 @@ def _describe_access(row: Row) -> str:
 
 
 def _format_sha(sha256: str | None) -> str:
-    return f"sha256 {sha256[:12]}" if sha256 else "no file whose content can be told"
+    return f"sha256 {sha256[:12]}" if sha256 else "no file whose content is known"
 
 
 def compare_links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
-    """Compare where our links lead to."""
+    """Compare the targets of our links."""
     there = {row["path"]: row["target"] for row in now}
     for row in applied:
         path, target = row["path"], there.get(row["path"])
@@ -108,7 +108,7 @@ def compare_links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Differ
 
 
 def compare_mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
-    """Compare what is mounted at and below our folder."""
+    """Compare the mounts at and below our folder."""
     there = {row["path"]: row for row in now}
     for row in applied:
         path, found = row["path"], there.get(row["path"])
@@ -134,14 +134,14 @@ def _describe_remount(path: str) -> str:
 
 
 def _describe_mount(row: Row) -> str:
-    """Tell a mount; a disk's device by its folder alone, for its name is another at each boot."""
+    """Describe a mount; a disk by the folder of its device, whose name differs at each boot."""
     options = ",".join(row.get("options") or ())
     device = "/dev" if row["device"].startswith("/dev/") else row["device"]
     return f"{device} ({row['type']}{', ' + options if options else ''})"
 
 
 def _name_mount_unit(path: str) -> str:
-    """Name the unit of a mount point of ours: none has a character that systemd would escape."""
+    """Return the unit of a mount point of ours: its path has no character that systemd escapes."""
     return f"{path.strip('/').replace('-', chr(92) + 'x2d').replace('/', '-')}.mount"
 
 
@@ -185,8 +185,8 @@ def _compare_unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
     if row.get("file") and found.get("file") and row["file"] != found["file"]:
         trace = Trace(path=found["file"])
         yield Difference("drift.unit_replaced", name, row["file"], found["file"], trace=trace)
-    # Of a mount its own row tells.
-    # With a job it waits for others: for the weights, after a boot.
+    # A mount has its own row.
+    # A unit with a job waits for others: for the weights, after a boot.
     runs = found.get("state") in _RUNS or found.get("job") or name.endswith(".mount")
     if row["state"] == "active" and not runs:
         yield Difference(
@@ -222,7 +222,7 @@ def _build_account(name: str, found: Row | None, fields: Sequence[str]) -> Accou
 def compare_members(
     applied: Mapping[str, Sequence[str] | None], now: Mapping[str, Sequence[str] | None]
 ) -> Iterator[Difference]:
-    """Compare who else is in our groups: such a user reads what is closed to others."""
+    """Compare the members of our groups: a member reads files that are closed to others."""
     for name, was in applied.items():
         found = now.get(name)
         if was is None or was == found:
@@ -268,7 +268,8 @@ def compare_packages(applied: Row, now: Row) -> Iterator[Difference]:
         found = there.get(name)
         if found != version:
             known = "drift.package" if found else "drift.package_missing"
-            # Never the former version: it may be the one with the hole. Apply takes this one over.
+            # The fix is never the former version, which may have the security hole: apply records
+            # this one.
             yield Difference(known, name, version, found or ABSENT, APPLY, Trace(package=name))
     held = {*(now.get("held") or ())}
     for name in applied.get("held") or ():
@@ -332,7 +333,7 @@ def _format_lines(lines: Sequence[str]) -> str:
 
 
 def compare_keys(applied: Row, now: Row) -> Iterator[Difference]:
-    """Compare the API keys by name and digest; none is shown."""
+    """Compare the API keys by name and digest; no key is shown."""
     was: dict[str, str | None] = dict.fromkeys(applied.get("keys") or ())
     was.update(applied.get("key_digests") or {})
     found: dict[str, str] = now.get("key_digests") or {}
@@ -349,7 +350,7 @@ def compare_keys(applied: Row, now: Row) -> Iterator[Difference]:
 
 
 def compare_certificate(applied: Row, now: Row) -> Iterator[Difference]:
-    """Compare the certificate that clients are shown."""
+    """Compare the certificate that clients see."""
     was, found = applied.get("certificate_sha256"), now.get("certificate_sha256")
     if was and was != found:
         observed = f"sha256 {found[:16]}" if found else ABSENT
@@ -362,7 +363,7 @@ def compare_certificate(applied: Row, now: Row) -> Iterator[Difference]:
 def compare_processes(rows: Sequence[Row]) -> Iterator[Difference]:
     """Compare each engine's command line with its unit's, and the unit that it was started with.
 
-    What stands before the python in a unit has given way to it: numactl.
+    The words before python in a unit are not in the process: numactl has replaced itself by python.
     """
     for row in rows:
         runs, would = list(row["runs"]), list(row["would"])
@@ -383,11 +384,11 @@ def compare_processes(rows: Sequence[Row]) -> Iterator[Difference]:
 
 
 def _compare_command_lines(would: Sequence[str], runs: Sequence[str]) -> tuple[str, str]:
-    """Show where two command lines part: the words that one has and the other has not."""
+    """Return the words that only one of two command lines has."""
     would, runs = hide_secrets(would), hide_secrets(runs)
     gone = [word for word in would if word not in runs]
     new = [word for word in runs if word not in would]
-    # What stands before the engine's python is not seen in a process.
+    # A process does not show what stands before the engine's python.
     gone = gone[gone.index(runs[0]) + 1 :] if runs and runs[0] in gone else gone
     return _format_words(gone), _format_words(new)
 
@@ -397,7 +398,7 @@ def _format_words(words: Sequence[str]) -> str:
 
 
 def compare_listeners(rows: Sequence[Row]) -> Iterator[Difference]:
-    """Tell of each process that holds a port of ours and is of no unit of ours."""
+    """Return a difference for each process on our ports that is in none of our units."""
     for row in rows:
         yield Difference(
             "drift.port",
@@ -409,7 +410,7 @@ def compare_listeners(rows: Sequence[Row]) -> Iterator[Difference]:
 
 
 def compare_proxy(state: Row, known: Mapping[str, str]) -> Iterator[Difference]:
-    """Compare what the proxy has loaded with what its files say; `known`: the record's keys."""
+    """Compare what the proxy has loaded with its files; `known`: the record's keys."""
     fix = f"systemctl reload {unit_names.PROXY}"
     if state["loaded"] != state["wanted"]:
         yield Difference(
@@ -421,8 +422,8 @@ def compare_proxy(state: Row, known: Mapping[str, str]) -> Iterator[Difference]:
         )
     for name in state["only_loaded"]:
         yield Difference(
-            "drift.key_added", name, ABSENT, "an API key in the running proxy alone", fix
+            "drift.key_added", name, ABSENT, "an API key that only the running proxy has", fix
         )
-    # One that somebody wrote into the file is told already.
+    # A key that somebody wrote into the file is reported already.
     for name in (name for name in state["only_in_file"] if name in known):
         yield Difference("drift.key_missing", name, "an API key", "not in the running proxy", fix)

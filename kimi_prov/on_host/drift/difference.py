@@ -1,21 +1,21 @@
-"""One difference between what was applied and what is there, and where its cause is to be found."""
+"""One difference between what was applied and the present state, and clues to its cause."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# INVENTORY: the control machine, which knows it, puts the inventory's path there.
+# INVENTORY: the control machine knows the inventory's path, and puts it there.
 APPLY = "kimi-prov apply INVENTORY"
-# In the place of what is not there: null would mean that it is not known.
+# The value of something that does not exist: null would mean that it is unknown.
 ABSENT = "absent"
 
 
 @dataclass(frozen=True)
 class Account:
-    """What of a user or group is other: by this the logs tell the change from others of its name.
+    """What differs of a user or group; it tells this change from others in the logs.
 
     `fields`: of a user, as they are now (uid, gid, home, shell). `joined` and `left`: members of a
-    group. `gone`: it is not there any more.
+    group. `gone`: it does not exist any more.
     """
 
     name: str
@@ -29,10 +29,10 @@ class Account:
 class Trace:
     """Where a cause may be found.
 
-    `path`: a file whose inode tells when it changed, `gone` where it is not there any more: then
-    its folder's does. `package`: as the logs name it. `account`: what of it is other. `unit`: whose
-    stop is the cause. `words`: all of them stand in a command that made such a change. `at`:
-    seconds since 1970, where the change itself is known to be of then.
+    `path`: a file whose inode shows when it changed; `gone` where it does not exist any more: then
+    its folder's inode shows it. `package`: its name in the logs. `account`: what differs of it.
+    `unit`: the unit whose stop is the cause. `words`: a command that made such a change contains
+    all of them. `at`: seconds since 1970, where the time of the change itself is known.
     """
 
     path: str | None = None

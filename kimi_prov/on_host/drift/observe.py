@@ -1,4 +1,4 @@
-"""Look at what the record of an apply does not hold: units as systemd has them, processes, logs."""
+"""Reads what the record of an apply does not hold: systemd's view of units, processes, logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PROPERTIES = (
     "ControlGroup", "NeedDaemonReload", "StateChangeTimestampMonotonic",
     "ActiveEnterTimestampMonotonic", "Job",
 )  # fmt: skip
-# Where a drop-in of a unit may lie, the administrator's places first.
+# Folders of a unit's drop-ins, the administrator's first.
 _UNIT_FOLDERS = (
     "/etc/systemd/system", "/etc/systemd/system.control", "/run/systemd/system",
     "/run/systemd/system.control", "/usr/local/lib/systemd/system",
@@ -51,7 +51,7 @@ _INODE = re.compile(r"socket:\[(\d+)\]")
 def read_units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the state of units by name, in the form that `compare.compare_units` takes.
 
-    Raises HostError where systemd does not answer: a unit that is gone is no such case.
+    Raises HostError where systemd does not answer; a missing unit is no such case.
     """
     names = sorted(names)
     if not names:
@@ -74,7 +74,7 @@ def _build_unit(name: str, row: Mapping[str, str]) -> dict[str, Any]:
         "extra": list_drop_ins(name),
         "mask": masks[0] if masks else None,
         "pid": int(row.get("MainPID") or 0),
-        # Its number; 0 where nothing is to be done with it.
+        # The number of its job; 0 without one.
         "job": int(row.get("Job") or 0),
         "cgroup": row.get("ControlGroup", ""),
         "since": _parse_moment(row.get("StateChangeTimestampMonotonic")),
@@ -89,7 +89,7 @@ def _is_mask(path: str) -> bool:
 
 
 def _parse_moment(monotonic_us: str | None) -> int | None:
-    """Return the seconds since 1970 of a time since the boot; None for none."""
+    """Return a time since the boot in seconds since 1970; None for no time."""
     text = monotonic_us or ""
     if not text.isdigit() or int(text) in (0, 2**64 - 1):
         return None
@@ -98,7 +98,7 @@ def _parse_moment(monotonic_us: str | None) -> int | None:
 
 
 def list_drop_ins(name: str, root: str = "/") -> list[str]:
-    """List the drop-ins that lie on the disk for a unit, its template and the names before a dash.
+    """List the drop-ins on the disk for a unit, its template and the names before a dash.
 
     systemd may not have read them yet.
     """
@@ -118,7 +118,7 @@ def list_drop_ins(name: str, root: str = "/") -> list[str]:
 
 
 def build_start_command(found: Mapping[str, Any]) -> list[str]:
-    """Return the words by which systemd would start a unit from the files that are there."""
+    """Return the command line with which systemd would start a unit from the present files."""
     words: list[str] = []
     for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
         for key, value in unit_comparison.parse_assignments(read_text(name)) if name else ():
@@ -131,7 +131,7 @@ def build_start_command(found: Mapping[str, Any]) -> list[str]:
 def list_processes(
     paths: Paths, applied: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return each engine that runs: its command line, that of its unit, and both stamps."""
+    """Return each running engine: its command line, that of its unit, and both config digests."""
     places = started.UnitPaths(str(paths.root))
     rows = []
     for instance in applied.get("instances") or ():
@@ -154,7 +154,7 @@ def list_processes(
 
 
 def list_listeners(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
+    """Return processes on a port of an engine or the proxy that are not in its unit."""
     ports = {
         row["port"]: unit_names.get_engine_unit(row)
         for row in plan.get("instances") or ()
@@ -184,9 +184,9 @@ def _list_listening(ports: Mapping[int, str]) -> Iterator[tuple[int, str]]:
 
 
 def _list_holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
-    """Give each process that holds one of the sockets, with its name."""
+    """Return each process that holds one of the sockets, with its name."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # It has ended.
             held = {os.readlink(str(place)) for place in folder.iterdir()}
             for match in filter(None, map(_INODE.fullmatch, held)):
                 if match[1] in inodes:
@@ -195,20 +195,20 @@ def _list_holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
 
 
 def _is_in_cgroup(pid: int, cgroup: str) -> bool:
-    """Whether a process is in a unit's group; systemd itself may hold a socket for it."""
+    """Return whether a process is in a unit's group; systemd itself may hold a socket for it."""
     text = read_text(f"/proc/{pid}/cgroup").strip()
     return pid == 1 or (bool(cgroup) and any(cgroup in line for line in text.splitlines()))
 
 
 def read_proxy_state(paths: Paths) -> dict[str, Any]:
-    """Return what the running proxy has loaded beside what its files say; raises HostError."""
+    """Return what the running proxy has loaded besides its files' state; raises HostError."""
     try:
         loaded = haproxy.read_description(paths.socket)
         api = converge.serves_api(paths)
         names = haproxy.read_map(paths.socket, str(paths.key_map)) if api else {}
     except OSError as error:
         raise HostError(f"{unit_names.PROXY} does not answer on its socket: {error}") from None
-    # Keys that a host had before the head of a group served for it are read by nobody.
+    # A rank's keys from before it joined a group are read by no proxy.
     there = publish.parse_map(read_text(paths.key_map)) if api else {}
     return {
         "loaded": loaded,
@@ -224,12 +224,12 @@ def read_proxy_fingerprint(paths: Paths) -> str:
 
 
 def list_missing_rules(rules: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return which of our rules in ufw or firewalld are not there."""
+    """Return our rules that ufw or firewalld do not have."""
     return firewall.list_missing([dict(rule) for rule in rules])
 
 
 def can_list_tables() -> bool:
-    """Whether nft answers at all."""
+    """Return whether nft answers at all."""
     return run("nft", "list", "tables").returncode == 0
 
 
@@ -245,7 +245,7 @@ def list_sysctl_files(name: str, root: str = "/") -> list[str]:
 
 
 def read_logs(paths: Paths, since: int) -> causes.Logs:
-    """Read the logs of dpkg and apt, and of the journal what was done by hand; `since` an apply."""
+    """Read the logs of dpkg and apt, and manual actions in the journal, `since` an apply."""
     packages = "\n".join(_read_rotated(paths.locate("/var/log/dpkg.log"), since))
     history = "\n\n".join(_read_rotated(paths.locate("/var/log/apt/history.log"), since))
     told = run(
@@ -265,7 +265,7 @@ def read_logs(paths: Paths, since: int) -> causes.Logs:
 
 
 def _read_rotated(path: Path, since: int) -> list[str]:
-    """Read a log and what was rotated away since, oldest first."""
+    """Read a log and its parts that were rotated since, oldest first."""
     texts: list[str] = []
     for file in (
         path,
@@ -282,9 +282,9 @@ def _read_rotated(path: Path, since: int) -> list[str]:
 
 
 def find_change_time(path: str) -> int | None:
-    """Return when a file or link last changed, its owner and mode too; None where there is none.
+    """Return when a file or link, its owner or its mode last changed; None without a file.
 
-    A file's own times may be set at will, this one the kernel writes.
+    A file's own times may be set by anybody; the kernel alone sets this one.
     """
     try:
         return int(os.lstat(path).st_ctime)

@@ -1,7 +1,7 @@
-"""`drift [--weights] [--keep]`: what differs from what was applied, with when and through what.
+"""`drift [--weights] [--keep]`: what differs from what was applied, since when and by what.
 
-Changes nothing. `--weights` reads every byte of the weights again; `--keep` is the timer's: the
-result is kept for `status`.
+Changes nothing. `--weights` reads every byte of the weights again; the timer uses `--keep`: the
+result is stored for `status`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
-# What each part of the description is called where it could not be looked at.
+# The names of the parts in the message about a part that failed.
 _PARTS = {
     "files": "files",
     "links": "links",
@@ -48,12 +48,12 @@ _PARTS = {
     "key_digests": "API keys",
     "certificate_sha256": "the certificate",
 }
-# What a stop on purpose does to a unit.
+# The state of a unit after a stop on purpose.
 _BY_A_STOP = ("drift.unit_stopped", "drift.unit_disabled")
 
 
 class Seen:
-    """Collects differences, and what could not be looked at."""
+    """Collects differences, and the parts that could not be read."""
 
     def __init__(self) -> None:
         self.differences: list[Difference] = []
@@ -61,7 +61,7 @@ class Seen:
         self.weights_from: dict[str, str] = {}
 
     def run_part(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
-        """Do a part of the looking; None where it failed, which is told."""
+        """Run one part; return None where it failed, which is reported."""
         try:
             return work()
         except _FAULTS as error:
@@ -69,15 +69,15 @@ class Seen:
             return None
 
     def add_unseen(self, what: str, why: str) -> None:
-        """Keep that a part could not be looked at."""
+        """Record that a part could not be read."""
         self.unseen.append({"what": what, "why": why, "fix": None})
 
 
 def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
-    """Return the drift of this machine; `complete` when all of it could be looked at."""
+    """Return the drift of this machine; `complete` when no part failed."""
     was = record.read(paths)
     if os.geteuid() != 0:
-        return _build_unknown("only root may look at all of it", "log in as root, or with sudo")
+        return _build_unknown("only root may read all of it", "log in as root, or with sudo")
     if not was:
         there = paths.plan.exists()
         why = "an earlier version applied it and kept no record" if there else "nothing was applied"
@@ -145,7 +145,7 @@ def _describe_result(count: int, unseen: list[ToldUnseen]) -> str:
     if not unseen:
         return told
     names = ", ".join(row["what"] for row in unseen)
-    return f"{told if count else 'no drift seen'}; could not look at {names}"
+    return f"{told if count else 'no drift seen'}; could not read {names}"
 
 
 def _compare_firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def _compare_firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -
 
 
 def _compare_served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> None:
-    """Compare the file that the proxy loads: its certificate is the one that is shown, too."""
+    """Compare the file that the proxy loads: clients see its certificate, too."""
     wanted = was.get("certificate_sha256")
     found = seen.run_part("the certificate", lambda: observe.read_proxy_fingerprint(paths))
     if wanted and found is not None and found != wanted:
@@ -193,7 +193,7 @@ def _compare_units(
         "units", lambda: observe.read_units({*names})
     )
     if found is not None:
-        # What masks a unit lies among our units' files.
+        # The link that masks a unit is among our units' files.
         masks = {row["mask"] for row in found.values()}
         seen.differences = [row for row in seen.differences if row.subject not in masks]
         stopped = {("drift.mount", layout.RAM)} if unit_names.RAM_MOUNT in rests else set()
@@ -257,7 +257,7 @@ def _add_causes(
 def find_cause(
     row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], since: int
 ) -> Cause:
-    """Find since when a difference is there and through what; empty where nothing tells."""
+    """Find since when a difference exists and by what; empty where no source says it."""
     trace = row.trace
     if trace.package:
         return causes.find_package_cause(trace.package, logs)
@@ -295,7 +295,7 @@ def _build_row(row: Difference, why: Cause) -> ToldDifference:
 
 
 def save(paths: Paths, document: Mapping[str, Any]) -> None:
-    """Keep a result for `status`: counts by finding, never what was found."""
+    """Store a result for `status`: counts by finding, never the values."""
     counts: dict[str, int] = {}
     for row in document["drift"]:
         counts[row["id"]] = counts.get(row["id"], 0) + 1
@@ -312,7 +312,7 @@ def save(paths: Paths, document: Mapping[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Answer with what `collect` finds."""
+    """Answer with the result of `collect`."""
     paths = Paths()
     read = "--weights" in argv
     if "--keep" in argv and apply_lock.find_holder():

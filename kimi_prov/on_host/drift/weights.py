@@ -1,6 +1,6 @@
-"""Compare the weights with their manifest: by what `stat` says, or by reading every byte.
+"""Compares the weights with their manifest: by `stat`, or by reading every byte.
 
-They are read from the disk itself: what the page cache holds was read before, and may be other.
+The bytes are read from the disk itself: the page cache may hold what was read before, and differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_S = 1000
 
 
 class Folder(NamedTuple):
-    """A folder with weights, and the manifest that they were verified against."""
+    """A folder with weights, and the manifest by which they were verified."""
 
     path: str
     manifest: manifests.Manifest | None
@@ -44,12 +44,12 @@ class Folder(NamedTuple):
 def list_folders(applied: Mapping[str, Any]) -> list[Folder]:
     """List the folders whose weights are served, of the record's `weights`.
 
-    The manifest beside them is believed: its own digest is in the record.
+    The manifest beside them is trusted: its own digest is in the record.
     """
     names = [applied["dir"], applied.get("draft_dir")]
     found = [Folder(name, manifests.load(f"{name}/{manifests.NAME}")) for name in names if name]
     served = applied["serve_dir"]
-    # After a boot it is filled for a while, and its mark is written last.
+    # After a boot the RAM disk is filled for a while, and its mark is written last.
     if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM) and not _is_filling():
         found.append(Folder(served, found[0].manifest))
     return found
@@ -65,8 +65,8 @@ def list_differences(
 ) -> Iterator[Difference]:
     """Compare the weights with their manifests; `applied`: the record's `weights`.
 
-    `read`: their bytes too, which takes its time; `told` gets each folder that was read, with DISK,
-    MEMORY or CACHE.
+    `read`: read their bytes too, which takes long; `told` gets each folder that was read, with
+    DISK, MEMORY or CACHE.
     """
     told = {} if told is None else told
     path = f"{applied['dir']}/{manifests.NAME}"
@@ -129,14 +129,14 @@ def _compare_folder(
                 path,
                 f"sha256 {(wanted[name] or 'of the manifest')[:12]}",
                 "other bytes",
-                # Who is touched is verified again, and fetched again where it is wrong.
+                # A file that is touched is verified again, and fetched again where it is wrong.
                 f"touch {path} && {APPLY}",
                 Trace(path=path),
             )
 
 
 def end_with_the_reader() -> None:
-    """Give way to what serves, and end where nobody waits for the answer any more."""
+    """Yield the disk and the CPU to the engine, and end where no client waits for the answer."""
     os.nice(_NICE)
     poller = select.poll()
     poller.register(sys.stdout, 0)

@@ -1,7 +1,7 @@
 """Run apt: list versions, simulate a transaction, install it.
 
-Where the site has a mirror of the distribution, the machine's own sources may lead nowhere: then
-apt reads that mirror and the driver's repository alone.
+Where the site has a mirror of the distribution, the machine's own sources may be unreachable: then
+apt reads only that mirror and the driver's repository.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _POLICY = "/usr/sbin/policy-rc.d"
-# The comment distinguishes it from an administrator's own, where a power cut left it behind.
+# The comment distinguishes our file from an administrator's, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
 _TIMEOUT_S = 1800.0
@@ -35,12 +35,12 @@ class Step(NamedTuple):
 
 
 def parse_upstream(version: str) -> str:
-    """`580.159.04` of `580.159.04-1` or `1:580.159.04-0ubuntu1`."""
+    """Return `580.159.04` of `580.159.04-1` or `1:580.159.04-0ubuntu1`."""
     return re.sub(r"^\d+:|-[^-]*$", "", version)
 
 
 def list_installed() -> dict[str, str]:
-    """Every installed package with its version."""
+    """Return every installed package with its version."""
     done = process.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
     rows = [line.split() for line in done.stdout.splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
@@ -61,7 +61,7 @@ def find_lists_folder() -> str:
 
 
 def list_versions(name: str, url: str = "") -> list[str]:
-    """Versions of a package that the repository at `url`, or any, has; the newest first."""
+    """Return the versions of a package in the repository at `url`, or in any; the newest first."""
     done = process.run(*_build_command("apt-cache", "madison", name))
     rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
@@ -111,7 +111,7 @@ def _build_command(*words: str) -> list[str]:
         return list(words)
     if not os.path.exists(SOURCE):
         return ["env", f"APT_CONFIG={paths.APT_CONFIG}", *words]
-    # Its own settings name no folder of sources: only ours is added.
+    # apt's own settings name no folder of sources: only ours is added.
     parts = f"{paths.DRIVER}/sources.d"
     os.makedirs(parts, exist_ok=True)
     link = f"{parts}/{os.path.basename(SOURCE)}"
@@ -122,9 +122,9 @@ def _build_command(*words: str) -> list[str]:
 
 
 def find_reason(text: str) -> str:
-    """Dpkg's and apt's errors in one line; what is only a warning is left out where there are any.
+    """Return dpkg's and apt's errors in one line; without warnings where there are errors.
 
-    Dpkg names the package in one line, and in the next what was wrong with it.
+    dpkg names the package in one line, and its fault in the next.
     """
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     pairs = zip(lines, [*lines[1:], ""])

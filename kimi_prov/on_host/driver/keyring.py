@@ -1,6 +1,6 @@
-"""Take the one pinned key out of a vendor's file. gpg reads the file, so that nobody else has to.
+"""Extracts the one pinned key from a vendor's file. Only gpg reads the file.
 
-What is judged is what apt gets: gpg's own export of that key, and nothing of the file itself.
+What is checked is what apt gets: gpg's own export of that key, and nothing of the file itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kimi_prov.on_host.system import process
 if TYPE_CHECKING:
     import subprocess
 
-# A folder of its own is the whole of its state: no options, agent, key server or trust of a user's.
+# A folder of its own holds all of gpg's state: no options, agent, key server or trust of a user.
 _ALONE = (
     *("--batch", "--no-options", "--no-autostart", "--disable-dirmngr", "--quiet"),
     *("--trust-model", "always", "--no-auto-check-trustdb"),
@@ -32,13 +32,13 @@ def extract_key(content: bytes, fingerprint: str, where: str) -> bytes:
         given, ring, taken = (os.path.join(home, name) for name in ("given", "ring.gpg", "taken"))
         with open(given, "wb") as stream:
             stream.write(content)
-        # Its status is not asked for: beside the key may lie what gpg does not take.
+        # The exit status is ignored: the file may contain other keys that gpg refuses.
         _run_gpg(home, ring, "--import-options", "import-minimal", "--import", given)
         _run_gpg(
             home, ring, "--export-options", "export-minimal", "--output", taken, "--export",
             f"0x{fingerprint}",
         )  # fmt: skip
-        # A key below another one has a fingerprint too, and brings that other one along.
+        # A subkey has a fingerprint too, and would export its primary key with it.
         found = _list_primary(home, ring, "--show-keys", taken) if os.path.exists(taken) else []
         if found != [fingerprint]:
             raise _make_missing_error(where, fingerprint, _list_primary(home, ring, "--list-keys"))
@@ -49,7 +49,7 @@ def extract_key(content: bytes, fingerprint: str, where: str) -> bytes:
 def _make_missing_error(where: str, fingerprint: str, found: list[str]) -> HostError:
     if not found:
         return HostError(
-            f"{where} is no OpenPGP key", "set kimi_nvidia_repo_key_url to the repository's key"
+            f"{where} is not an OpenPGP key", "set kimi_nvidia_repo_key_url to the repository's key"
         )
     return HostError(
         f"{where} holds the key {', '.join(found[:5])}, pinned is {fingerprint}",
@@ -58,7 +58,7 @@ def _make_missing_error(where: str, fingerprint: str, found: list[str]) -> HostE
 
 
 def _list_primary(home: str, ring: str, *words: str) -> list[str]:
-    """Fingerprints of the primary keys that gpg lists."""
+    """Return the fingerprints of the primary keys that gpg lists."""
     found = []
     primary = False
     for line in _run_gpg(home, ring, "--with-colons", *words).stdout.splitlines():

@@ -27,7 +27,7 @@ PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 PREVIOUS = f"{paths.DRIVER}/previous"
 WANTED = f"{paths.DRIVER}/wanted.json"
 _PINNED = re.compile(r"^Pin: version (\S+)-\*$", re.MULTILINE)
-# Versions of the driver look like this; those of tools and toolkits beside it do not.
+# Versions of the driver look like this; those of its tools and toolkits do not.
 _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
 _NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
 _FOREIGN = re.compile(r".*nvidia-(container|docker).*")
@@ -43,13 +43,14 @@ def main(argv: list[str]) -> int:
     if verb is None:
         raise HostError(f"usage: driver {' | '.join(_VERBS)}")
     request = {"check": "--check" in argv, **json.load(sys.stdin)}
-    # apt and the key's download look there; the program that is sent has no unit with that file.
+    # apt and the key's download read the forward proxy here; the program that is sent has no unit
+    # with that file.
     os.environ.update(forward_proxy.read_variables())
     return answer(verb(request))
 
 
 def install_key(request: Answer) -> Answer:
-    """Install the pinned key, and nothing else that the repository's file of keys holds."""
+    """Install the pinned key, and no other key of the repository's file."""
     repository = request["repository"]
     url = repository["key_url"]
     file = _fetch(url, request.get("ca_bundle"))
@@ -87,16 +88,16 @@ def _read_content(path: str) -> bytes | None:
 def prepare(request: Answer) -> Answer:
     """Find the packages, simulate the transaction, keep the installed ones, download the new ones.
 
-    Nothing is installed yet, and from here on no network is needed.
+    Nothing is installed yet, and after this no network is needed.
     """
-    # A run that was cut in the middle of dpkg left it to be finished.
+    # A run that was cut off in the middle of dpkg left work that is finished first.
     process.run("dpkg", "--configure", "-a", timeout=600)
     try:
         apt.refresh()
     except HostError as error:
         raise HostError(
             f"NVIDIA's repository does not answer as it should: {error}; nothing was changed",
-            "look at kimi_nvidia_repo_url, and at the machine's network",
+            "check kimi_nvidia_repo_url, and the machine's network",
         ) from None
     headers = _find_headers()
     words = _build_transaction(request)
@@ -155,7 +156,8 @@ def _find_exact_version(name: str, version: str, url: str) -> str | None:
 def _find_headers() -> list[str]:
     """Return the kernel headers that the module is built against, where they are not installed.
 
-    Those of the kernel that the next start brings too: the driver's own restart may be that start.
+    Includes those of the kernel that the next start brings: the driver's own restart may be that
+    start.
     """
     lacking = [
         release
@@ -213,7 +215,7 @@ def _format_package_names(packages: dict[str, str]) -> str:
 
 
 def _keep_present(version: str) -> Answer:
-    """Keep the packages that are installed now, for a rollback."""
+    """Store the packages that are installed now, for a rollback."""
     have = select_driver_packages(apt.list_installed())
     old = {name: v for name, v in have.items() if apt.parse_upstream(v) != version}
     state = _read_state()
@@ -228,7 +230,7 @@ def _keep_present(version: str) -> Answer:
 
 
 def _keep_deb(name: str, exact: str) -> bool:
-    """Whether the .deb of a package was obtained: from the sources, else from apt's own cache."""
+    """Return whether the .deb of a package was got from the sources, else from apt's cache."""
     try:
         apt.run_apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
     except HostError:
@@ -252,7 +254,7 @@ def install(request: Answer) -> Answer:
     if wanted.get("version") != request["version"]:
         raise HostError("the driver's packages were not prepared", "run `kimi-prov apply` again")
     before = apt.list_installed()
-    # DKMS builds when its package is configured, and passes in silence where there are no headers.
+    # DKMS builds when its package is configured, and reports success where there are no headers.
     if wanted["headers"]:
         apt.run_transaction(*wanted["headers"])
     apt.run_transaction(*wanted["words"])
@@ -271,8 +273,8 @@ def _read_prepared() -> Answer:
 def require_modules(version: str | None = None) -> None:
     """Raise HostError where a start would be without the module, of this version or of any.
 
-    DKMS builds it for the kernel that runs, and not everywhere for the one that waits for its
-    start: then it is told to.
+    DKMS builds it for the running kernel, but not on all systems for a kernel that waits for its
+    start: then DKMS is called for it.
     """
     for release in kernels.list_needed():
         built = _find_built_version(release)
@@ -289,7 +291,7 @@ def require_modules(version: str | None = None) -> None:
 
 
 def _find_built_version(release: str) -> str | None:
-    """Version of the module that a start with this kernel would load."""
+    """Return the version of the module that a start with this kernel would load."""
     words = ["modinfo", "-k", release, "nvidia"]
     return parse_fields(Machine().run(words), ":").get("version")
 
@@ -332,7 +334,7 @@ def hold(request: Answer) -> Answer:
             done.append(f"enable {name}")
             if not check:
                 process.run("systemctl", "enable", name)
-        # Never a restart: retraining the fabric ends what runs on the GPUs.
+        # Never a restart: setting up the fabric again ends what runs on the GPUs.
         if unit["state"] != "active":
             done.append(f"start {name}")
             if not check:
@@ -343,7 +345,7 @@ def hold(request: Answer) -> Answer:
 def _drop_stale_pin(have: dict[str, str], *, check: bool) -> list[str]:
     """Remove a pin whose version no package of the driver has; return what is removed.
 
-    The repository goes with it, for the pin is what keeps it from superseding other packages.
+    The repository is removed too, because only the pin keeps it from superseding other packages.
     """
     content = _read_content(PIN)
     if content is None:
@@ -358,7 +360,7 @@ def _drop_stale_pin(have: dict[str, str], *, check: bool) -> list[str]:
 
 
 def _is_starting_at_boot(name: str) -> bool:
-    """Whether it starts at boot, or, without an [Install] section, with what needs it."""
+    """Return whether it starts at boot, or, without an [Install] section, with what needs it."""
     return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
 
 
@@ -409,7 +411,7 @@ def roll_back(request: Answer) -> Answer:
     kept = _read_state()
     previous = kept.get("previous") or {}
     failed = {"version": request["version"], "why": request["why"]}
-    # What was kept before another version is not what ran before this one.
+    # The packages that were kept before another version are not those before this version.
     if not previous.get("whole") or _read_prepared().get("version") != request["version"]:
         kept.pop("restarted", None)
         files.write_json(paths.DRIVER_STATE, {**kept, "failed": failed})

@@ -1,7 +1,7 @@
 """A small client of the served API; runs on the control machine and on the managed machine.
 
-The server's certificate is pinned: a self-signed one needs no authority, and an operator's own
-one is checked for being exactly the one that was installed.
+The server's certificate is pinned: a self-signed certificate needs no authority, and an operator's
+own certificate must be exactly the one that was installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ApiError(Exception):
 
 
 class OtherCertificateError(ApiError):
-    """Another certificate is shown than the pinned one: nothing was sent there."""
+    """Another certificate is shown than the pinned one: nothing was sent to that server."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Endpoint:
     host: str
     port: int
     fingerprint: str | None
-    # A model on CPUs may take minutes for one whole answer.
+    # Seconds: a model on CPUs may take minutes for one whole answer.
     timeout_s: float = 600.0
 
     @property
@@ -54,7 +54,7 @@ class Reply:
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """Return the body as a JSON object; empty when it is none."""
+        """Return the body as a JSON object; empty where it is none."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def connect(endpoint: Endpoint) -> http.client.HTTPConnection:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the pin below is stricter than a chain
+    context.verify_mode = ssl.CERT_NONE  # The pin below is stricter than a chain of trust.
     connection = http.client.HTTPSConnection(
         endpoint.host, endpoint.port, timeout=endpoint.timeout_s, context=context
     )
@@ -83,7 +83,7 @@ def connect(endpoint: Endpoint) -> http.client.HTTPConnection:
     if shown != endpoint.fingerprint:
         connection.close()
         raise OtherCertificateError(
-            f"another certificate is shown at {endpoint.url} ({shown[:16]}…) "
+            f"another certificate was shown at {endpoint.url} ({shown[:16]}…) "
             f"than the one installed ({endpoint.fingerprint[:16]}…)"
         )
     return connection
@@ -102,14 +102,14 @@ def _read_peer_certificate(connection: http.client.HTTPSConnection) -> bytes:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the plain words of a socket error."""
+    """Return a socket error in plain words."""
     if isinstance(error, (TimeoutError, socket.timeout)):
         return "timed out"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def read_tls_facts(endpoint: Endpoint) -> dict[str, str]:
-    """Protocol version and cipher of a fresh connection."""
+    """Return protocol version and cipher of a new connection."""
     connection = connect(endpoint)
     try:
         sock = connection.sock
@@ -146,12 +146,12 @@ def call(
 
 
 def request_chat(endpoint: Endpoint, key: str | None, body: dict[str, Any]) -> Reply:
-    """One chat completion, not streamed."""
+    """Request one chat completion, not streamed."""
     return call(endpoint, "POST", "/v1/chat/completions", key, body)
 
 
 def _parse_piece(data: str) -> dict[str, Any]:
-    """Return a piece of a stream. Raises ApiError for what is no JSON object."""
+    """Parse a piece of a stream. Raises ApiError for anything but a JSON object."""
     try:
         piece = json.loads(data)
     except (ValueError, RecursionError):
@@ -166,7 +166,7 @@ def stream(
 ) -> Iterator[tuple[float, dict[str, Any] | None]]:
     """Yield the pieces of a streamed chat: seconds since the request, and the piece.
 
-    The end mark comes as None.
+    The last piece is None, for the end mark `[DONE]`.
 
     Raises ApiError when the answer is not a stream of events.
     """
@@ -179,7 +179,7 @@ def stream(
             json.dumps({**body, "stream": True}),
             _build_headers(key),
         )
-        # A stream without a length holds the socket alone.
+        # For a stream without a length only the response holds the socket.
         with connection.getresponse() as answer:
             if answer.status != 200:
                 raise ApiError(

@@ -1,4 +1,4 @@
-"""What a certificate says of itself, and whether somebody has to do something about it.
+"""Reads a certificate, and decides whether the operator has to act on it.
 
 Decides: when a certificate is ordered, and when its end is reported.
 Applied by: roles/acme.
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 DAY_S = 86400
-# Weeks ahead, and of one that lasts days a quarter of its life.
+# Weeks before the end, or a quarter of the life of a certificate that lasts days.
 AHEAD_S = 21 * DAY_S
 AHEAD_SHARE = 4
-# A quarter of the renewals' time has passed in vain by then: the rest is for who mends it.
+# By then a quarter of the renewals' time has passed in vain: the rest is for the operator's fix.
 RENEW_SHARE = 3
 _CLOCK = (
     "compare `date -u` with another machine's clock, and correct the one that is wrong; where both "
@@ -46,7 +46,7 @@ _NAME = re.compile(r"\b(?:DNS|IP Address):([^,\s]+)")
 
 @dataclass(frozen=True)
 class Certificate:
-    """Of the first certificate of a PEM text: its time in seconds since 1970, names, issuer."""
+    """The first certificate of a PEM text: its validity in seconds since 1970, names, issuer."""
 
     not_before: int
     not_after: int
@@ -55,12 +55,12 @@ class Certificate:
 
     @property
     def lifetime_s(self) -> int:
-        """How long it is good for in all."""
+        """Return the seconds of its whole validity."""
         return self.not_after - self.not_before
 
 
 def read(pem: str) -> Certificate | None:
-    """Read a certificate; None where the text holds none, or none that openssl understands."""
+    """Parse a certificate; None where the text holds none, or none that openssl reads."""
     done = run(
         *(
             "openssl",
@@ -77,7 +77,7 @@ def read(pem: str) -> Certificate | None:
     found = dict(_LINE.findall(done.stdout))
     if done.returncode != 0 or not {"notBefore", "notAfter"} <= set(found):
         return None
-    # After the issuer, who may be called what a name looks like.
+    # Read after the issuer, whose name may contain text that looks like this.
     listed = done.stdout.partition("X509v3 Subject Alternative Name")[2]
     return Certificate(
         int(ssl.cert_time_to_seconds(found["notBefore"])),
@@ -88,7 +88,7 @@ def read(pem: str) -> Certificate | None:
 
 
 def format_time(seconds: int) -> str:
-    """Write a time in UTC, as RFC 3339 has it."""
+    """Return a time in UTC, in the form of RFC 3339."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
@@ -100,11 +100,10 @@ def _describe_end(left_s: int) -> str:
 def judge_certificate(
     found: Certificate | None, mode: str, order: dict[str, Any], now: int
 ) -> CertificateJudgement:
-    """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
+    """Check a certificate: {"state", "detail", "fix"}; `fix` is None where nothing is to do.
 
     `state`: ok, failing (an order or a renewal was refused), expiring, expired, early (not valid
-    yet), absent. `mode`: the plan's. `order`: what came of the last order, empty where there was
-    none.
+    yet), absent. `mode`: the plan's. `order`: the result of the last order, empty without one.
     """
     problem = order.get("problem") if mode == "acme" else None
     cause = ""
@@ -148,7 +147,7 @@ def _describe_fix(mode: str, problem: dict[str, Any] | None) -> str:
         return str(problem["fix"])
     if mode == "acme":
         timer = unit_names.ACME_TIMER
-        return f"look why {timer} did not run: systemctl list-timers {timer}; `kimi-prov apply`"
+        return f"find out why {timer} did not run: systemctl list-timers {timer}; `kimi-prov apply`"
     return "`kimi-prov apply` makes a new one"
 
 
@@ -158,10 +157,10 @@ def explain_order(
     settings: dict[str, Any],
     now: int,
 ) -> str:
-    """Say why a certificate has to be ordered, empty where that is not so.
+    """Return why a certificate has to be ordered, empty where none has.
 
-    `issued`: for which authority and names the last was, `settings`: what is wanted. It is ordered
-    again with a third of its life left, as certbot and Let's Encrypt advise.
+    `issued`: authority and names of the last certificate; `settings`: those that are set now. It is
+    ordered again with a third of its life left, as certbot and Let's Encrypt advise.
     """
     if found is None:
         return "there is no certificate yet"
@@ -177,7 +176,7 @@ def explain_order(
 def describe_certificate(
     found: Certificate | None, mode: CertificateMode, order: dict[str, Any], now: int
 ) -> CertificateStatus:
-    """Return what `status` tells of the certificate in use."""
+    """Return the certificate in use as `status` shows it."""
     problem = order.get("problem") if mode == "acme" else None
     names: list[str] = list(found.names) if found else []
     return {

@@ -1,6 +1,6 @@
-"""The checks that go through the opened port: each a name, a status, and a sentence.
+"""The checks through the opened port: each has a name, a status, and a sentence.
 
-`ok` and `fail` describe the result; `skip` names why it did not run, and is never a pass.
+`ok` and `fail` are results; `skip` says why the check did not run, and never counts as a pass.
 
 Decides: what `verify` checks (the checks).
 """
@@ -27,8 +27,8 @@ Check = dict[str, Any]
 Outcome = tuple[str, str]
 
 CITIES = ["Oslo", "Rome", "Lima", "Cairo"]
-# "strict" and the enumeration make the engine hold the model to the schema, so that even random
-# weights produce a whole call, written in Kimi's own marks and read by the engine's parser.
+# "strict" and the enumeration force the engine to follow the schema, so that even random weights
+# write a complete call, in Kimi's own tokens and read by the engine's parser.
 TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -45,7 +45,7 @@ TOOL: dict[str, Any] = {
 }
 SEEDS = (1, 2, 3)
 
-# Facts that no revision of a model may get wrong; the answer is looked for in the final text.
+# Facts that no revision of a model may get wrong; the answer is searched in the final text.
 KNOWN = (
     ("What is 17 times 23? Answer with the number alone.", "391"),
     ("Which chemical element has the symbol Au? Answer with one English word.", "gold"),
@@ -57,9 +57,9 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested and what may be expected of it.
+    """What is tested and what is expected of it.
 
-    `gateway`: it answers for machines, whose engine is tested on each of them.
+    `gateway`: whether a gateway answers; the engines behind it are tested on their machines.
     """
 
     endpoint: Endpoint
@@ -73,7 +73,7 @@ class Subject:
     gateway: bool = False
 
     def ask(self, text: str, tokens: int, **more: object) -> dict[str, Any]:
-        """Body of a chat request with one question."""
+        """Return the body of a chat request with one question."""
         message = {"role": "user", "content": text}
         return {
             "model": self.model,
@@ -85,11 +85,12 @@ class Subject:
 
 
 def build_subject(plan: Plan, host: str, fingerprint: str | None, key: str) -> Subject:
-    """Return what a plan promises, as seen from `host`."""
+    """Return what a plan says to expect, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
     model = plan["model"]
     web: WebUiPlan | WebUiElsewhere | None = plan.get("web")
-    # A gateway that hands its clients on to the page of another answers for that page as well.
+    # A gateway that passes its clients on to the web UI of another gateway is tested for that web
+    # UI too.
     if not web and gateways.is_gateway(plan):
         web = plan["gateway"].get("page")
     return Subject(
@@ -126,7 +127,7 @@ def _get_reasoning(message: dict[str, Any]) -> str:
 def check_tls(subject: Subject) -> Outcome:
     """Check that the certificate is the installed one and the TLS version is current."""
     if subject.endpoint.fingerprint is None:
-        return "skip", "the address speaks no TLS: what stands before it does"
+        return "skip", "the address has no TLS: a load balancer before it does"
     facts = api_client.read_tls_facts(subject.endpoint)
     good = facts["version"] in ("TLSv1.2", "TLSv1.3")
     pin = subject.endpoint.fingerprint[:16]
@@ -140,7 +141,7 @@ def _check_refused(subject: Subject, key: str | None, what: str) -> Outcome:
     reply = api_client.request_chat(subject.endpoint, key, subject.ask("Hello", 1))
     error = reply.json().get("error")
     if reply.status != 401:
-        return "fail", f"{what} was answered with HTTP {reply.status}, not 401"
+        return "fail", f"{what} got HTTP {reply.status}, not 401"
     if not (isinstance(error, dict) and error.get("code") == "invalid_api_key"):
         return "fail", "401, but not with the error object that OpenAI clients read"
     return "ok", f"{what}: 401 invalid_api_key"

@@ -1,7 +1,7 @@
-"""Lets the requests under way end before an engine stops: one way for every command that stops one.
+"""Lets the requests under way end before an engine stops, for every command that stops one.
 
-HAProxy sends a drained engine no new request; those that it has go on. Without a proxy there is
-nothing to drain: on a host that another serves for.
+HAProxy sends a drained engine no new request; the requests that it has go on. Without a proxy there
+is nothing to drain: on a host of a group that does not serve itself.
 
 Decides: what stops a machine on purpose, and what its clients get as an answer (draining).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.status.machine import EngineBehind
     from kimi_prov.contract.paths import Paths
 
-# OUT: sent nothing, for it answers no chat; an operator's drain is told apart from it.
+# OUT: the engine answers no chat, so it is sent no requests; an operator's drain is another state.
 DRAIN, READY, OUT = "drain", "ready", "maint"
 _POLL_INTERVAL_S = 0.2
 
@@ -36,10 +36,10 @@ def drain(
 ) -> int:
     """Send no more requests to the engines, and wait until those under way have ended.
 
-    They get `limit_s` seconds; returns how many are left then. `engines`: these instances alone.
-    `tell` is called with the number that is waited for, where it changes. `handed`: with what
-    kimi-wake hands on, whichever instance answers it. Raises HostError where the proxy does not
-    answer.
+    They get `limit_s` seconds; return how many are left then. `engines`: only these instances.
+    `tell` is called with the number that is waited for, where it changes. `handed`: count also the
+    requests that kimi-wake passes on, whichever instance answers them. Raises HostError where the
+    proxy does not answer.
     """
     if not paths.socket.exists():
         return 0
@@ -59,9 +59,10 @@ def drain(
 def count_requests(
     paths: Paths, engines: Collection[int] | None = None, *, handed: bool = True
 ) -> int:
-    """Count the requests that engines are answering. Raises HostError where nobody knows.
+    """Count the requests that engines are answering. Raises HostError where that is unknown.
 
-    What came while the machine was asleep goes through kimi-wake to its end: it counts as well.
+    Requests that came while the machine was asleep go through kimi-wake to their end: they count as
+    well.
     """
     try:
         held = {
@@ -74,7 +75,7 @@ def count_requests(
 
 
 def set_state(paths: Paths, state: str, engines: Collection[int] | None = None) -> None:
-    """Put engines into a state of the above. Raises HostError where the proxy does not answer."""
+    """Set the state of engines. Raises HostError where the proxy does not answer."""
     if not paths.socket.exists():
         return
     for index, _ in _list_engines(paths, engines):
@@ -85,12 +86,12 @@ def set_state(paths: Paths, state: str, engines: Collection[int] | None = None) 
 
 
 def list_taken_out(paths: Paths) -> dict[int, str]:
-    """Return the engines that are sent nothing on purpose: DRAIN or OUT. A reload forgets it."""
+    """Return the engines that are set to DRAIN or OUT. A reload of the proxy forgets this."""
     states = {state.upper(): state for state in (DRAIN, OUT)}
     try:
         rows = haproxy.list_servers(paths.socket)
     except OSError:
-        # It does not run, and has nothing to forget.
+        # The proxy does not run, and has nothing to forget.
         return {}
     return {
         haproxy.parse_index(str(row["name"])): states[str(row["status"])]
@@ -100,7 +101,7 @@ def list_taken_out(paths: Paths) -> dict[int, str]:
 
 
 def is_up(paths: Paths, engines: Collection[int] | None = None) -> bool:
-    """Whether the proxy would send a request to each of the engines."""
+    """Return whether the proxy would send a request to each of the engines."""
     return all(row["status"] == "UP" for _, row in _list_engines(paths, engines))
 
 

@@ -1,4 +1,4 @@
-"""Opens the port through ufw or firewalld where one is active, and looks for drops elsewhere.
+"""Opens the port in ufw or firewalld where one is active, and finds drops elsewhere.
 
 A rule is recorded in `/var/lib/kimi/state/firewall.json` before it is added, so that it can be
 removed after an interrupted run. A rule that existed before is not ours.
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 COMMENT = "kimi-prov"
 _CHALLENGE = re.compile(r"(\n\tset challenge \{[^}]*?)\n\t\telements = \{[^}]*\}")
 _CHOSEN = "/proc/sys/net/ipv4/ip_local_port_range"
-# By which gateways tell each other who has the address.
+# VRRP, by which gateways agree which of them has the shared address.
 VRRP = "vrrp"
 Rule = dict[str, str]
 
 
 def build_rich_rule(network: str, port: int | str | None = None) -> str:
-    """Return the rich rule by which firewalld lets this network reach a port, or a range.
+    """Return the rich rule with which firewalld opens a port, or a range, to this network.
 
-    None: what keepalived says to the other gateway, which has no port.
+    None: VRRP between gateways, which has no port.
     """
     family = f"ipv{ipaddress.ip_network(network, strict=False).version}"
     source = f'source address="{network}"'
@@ -49,7 +49,7 @@ def build_rich_rule(network: str, port: int | str | None = None) -> str:
 
 
 def build_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
-    """Return what ufw or firewalld has to hold for the plan's `firewall`."""
+    """Return the rules that ufw or firewalld needs for the plan's `firewall`."""
     allowed = [*settings["ipv4"], *settings["ipv6"]]
     own = settings.get("metrics") or {}
     networks = [
@@ -57,14 +57,14 @@ def build_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
     ]
     networks += [(net, own["port"]) for net in (*own.get("ipv4", ()), *own.get("ipv6", ()))]
     if settings.get("challenge_port"):
-        # Our own table keeps it closed but while an order is answered, and comes before theirs.
+        # Our own table keeps it closed except while an order is answered, and comes before theirs.
         everywhere = ["0.0.0.0/0", *(["::/0"] if settings.get("knows_ipv6", True) else [])]
         networks += [(net, settings["challenge_port"]) for net in everywhere]
     peers = [*settings.get("peers_ipv4", ()), *settings.get("peers_ipv6", ())]
     networks += [(peer, ports) for ports in settings.get("peer_ports", ()) for peer in peers]
     near = settings.get("neighbours") or {}
     networks += [(net, near["port"]) for net in (*near.get("ipv4", ()), *near.get("ipv6", ()))]
-    # Deaf to each other both would take the shared address.
+    # Gateways that do not receive each other's VRRP would both take the shared address.
     others = settings.get("gateways") or {}
     networks += [
         (net, port)
@@ -91,10 +91,10 @@ def build_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
 
 
 def add_ephemeral_ports(settings: dict[str, Any]) -> dict[str, Any]:
-    """Add the ports that the kernel chooses to those of the peers, where there are peers.
+    """Add the kernel's range of ports to those of the peers, where there are peers.
 
-    Gloo and NCCL listen on what the kernel gives them and tell their peers, whatever ports were
-    named; our table lets that pass, a manager that drops by default does not.
+    Gloo and NCCL listen on ports that the kernel chooses, whatever ports were named, and tell their
+    peers; our table lets that pass, but a manager that drops by default does not.
     """
     low, _, high = read_text(_CHOSEN).strip().partition("\t")
     if not settings.get("peer_ports") or not high:
@@ -103,9 +103,9 @@ def add_ephemeral_ports(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_ufw_pattern(network: str, port: str | None = None) -> re.Pattern[str]:
-    """Return what `ufw status` shows for this network and port, as ufw normalises both.
+    """Return the line of `ufw status` for this network and port, as ufw normalises both.
 
-    Without a port: of VRRP, whose name ufw writes behind the network.
+    Without a port: VRRP, whose name ufw writes behind the network.
     """
     net = ipaddress.ip_network(network, strict=False)
     source, label = str(net), f"{port}/tcp" if port else "Anywhere"
@@ -122,13 +122,13 @@ def build_ufw_pattern(network: str, port: str | None = None) -> re.Pattern[str]:
 
 
 class Ufw:
-    """The rules that ufw holds; ours carry a comment."""
+    """The rules that ufw holds; our own rules have a comment."""
 
     def __init__(self) -> None:
         self.lines = [line.strip() for line in run("ufw", "status").stdout.splitlines()]
 
     def find_holder(self, rule: Rule) -> str:
-        """`ours`, `theirs` or nothing."""
+        """Return `ours`, `theirs` or nothing."""
         pattern = build_ufw_pattern(rule["from"], rule.get("port"))
         for found in filter(None, map(pattern.match, self.lines)):
             return "ours" if found.group("comment") == COMMENT else "theirs"
@@ -141,13 +141,13 @@ class Ufw:
         return ["allow", "proto", protocol, "from", rule["from"], "to", "any", *port]
 
     def add(self, rule: Rule) -> None:
-        """Let the network reach the port."""
+        """Open the port to the network."""
         _require_success(
             run("ufw", *self._spec(rule), "comment", COMMENT), "ufw refused to open the port"
         )
 
     def remove(self, rule: Rule) -> None:
-        """Take our rule away; one that is gone already is fine."""
+        """Remove our rule; a rule that is gone already is no error."""
         if self.find_holder(rule) == "ours":
             _require_success(
                 run("ufw", "delete", *self._spec(rule)), "ufw refused to delete a rule"
@@ -155,10 +155,10 @@ class Ufw:
 
 
 class Firewalld:
-    """Rich rules in firewalld's zones, both the running ones and the kept ones."""
+    """Rich rules in firewalld's zones, both the running and the permanent ones."""
 
     def find_holder(self, rule: Rule) -> str:
-        """`there` when the permanent and the running configuration both have it, else nothing."""
+        """Return `there` where the permanent and the running rules both have it, else nothing."""
         both = [
             run(
                 "firewall-cmd",
@@ -173,11 +173,11 @@ class Firewalld:
         return ""
 
     def add(self, rule: Rule) -> None:
-        """Let the network reach the port, now and after a reload."""
+        """Open the port to the network, now and after a reload."""
         self._both(rule, "--add-rich-rule=", ("ALREADY_ENABLED",))
 
     def remove(self, rule: Rule) -> None:
-        """Take our rule away; one that is gone already is fine."""
+        """Remove our rule; a rule that is gone already is no error."""
         self._both(rule, "--remove-rich-rule=", ("NOT_ENABLED", "INVALID_ZONE"))
 
     @staticmethod
@@ -213,7 +213,7 @@ def list_active_zones() -> list[str]:
 
 
 def is_running(manager: str) -> bool:
-    """Whether ufw or firewalld is there and active."""
+    """Return whether ufw or firewalld is installed and active."""
     if manager == "ufw":
         return "Status: active" in run("ufw", "status").stdout
     return run("firewall-cmd", "--state").returncode == 0
@@ -224,9 +224,9 @@ def _make_manager(name: str) -> Ufw | Firewalld:
 
 
 def list_missing(rules: list[Rule]) -> list[Rule]:
-    """Return which of our rules their manager does not hold; all of one that does not run.
+    """Return our rules that the manager does not hold; all rules where it does not run.
 
-    Raises HostError where one does not say whether it runs: its rules may be there.
+    Raises HostError where it is unknown whether the manager runs: its rules may exist.
     """
     runs = {name: _is_reported_running(name) for name in {rule["manager"] for rule in rules}}
     return [
@@ -236,7 +236,7 @@ def list_missing(rules: list[Rule]) -> list[Rule]:
     ]
 
 
-# What firewall-cmd ends with where the daemon is away.
+# The exit status of firewall-cmd where the daemon does not run.
 _AWAY = 252
 
 
@@ -252,9 +252,9 @@ def _is_reported_running(manager: str) -> bool:
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> FirewallAnswer:
-    """Open the port for the listed networks in ufw or firewalld, and for no others.
+    """Open the port to the listed networks in ufw or firewalld, and to no others.
 
-    Without either (manager "nftables") only leftovers are removed.
+    Without either (manager "nftables") only rules of earlier runs are removed.
     """
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
@@ -271,7 +271,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Fi
                 if settings.get(key)
             },
             "knows_ipv6": False,
-        }  # with IPV6=no ufw neither filters nor takes such a rule
+        }  # With IPV6=no ufw neither filters IPv6 nor takes such a rule.
     wanted = build_rules(add_ephemeral_ports(settings), zones)
     added, removed, kept = [], [], []
     for rule in wanted:
@@ -283,7 +283,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Fi
     removed = [rule for rule in ours if rule not in wanted]
     changed = bool(added or removed)
     if changed and not check:
-        # Intent first: what is in the record may be missing, never the other way round.
+        # The record is written first: a recorded rule may be missing, but no rule is unrecorded.
         record = [*kept, *[rule for rule in added if rule not in kept]]
         make_directory(paths.state, 0o700)
         created = [*state.get("zone_files", []), *_list_new_zone_files(zones)]
@@ -304,13 +304,13 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Fi
 
 
 def _drop_findings(settings: dict[str, Any]) -> list[ToldFinding]:
-    """Return a finding for each chain that an accept of ours cannot undo."""
+    """Return a finding for each chain whose drop our accept cannot undo."""
     ports = ", ".join(str(port) for port in [*settings["ports"], *settings.get("peer_ports", ())])
     return [
         {
             "id": "firewall.dropped_elsewhere",
             "observed": drop,
-            "required": f"port {ports} accepted for those that the inventory allows",
+            "required": f"port {ports} accepted from the networks that the inventory allows",
             "fix": f"accept tcp dport {{ {ports} }} in that chain",
         }
         for drop in list_foreign_drops(settings)
@@ -318,14 +318,14 @@ def _drop_findings(settings: dict[str, Any]) -> list[ToldFinding]:
 
 
 def admit(paths: Paths, settings: dict[str, Any]) -> None:
-    """Let neighbours in as the plan says, where they are not let in yet.
+    """Open the port to neighbours as the plan says, where it is not open yet.
 
-    A first apply fetches weights before it comes to its firewall, which holds the rules afterwards.
+    A first apply fetches weights before its firewall is set up, which holds the rules afterwards.
     """
     near = settings.get("neighbours")
     for family in ("ipv4", "ipv6"):
         for address in (near or {}).get(family, ()):
-            # Of a table that an earlier apply loaded; where it has no such set, the port is open.
+            # The table may be from an earlier apply; where it has no such set, the port is open.
             words = ("add", "element", *FIREWALL_TABLE, f"neighbours_{family}")
             run("nft", *words, f"{{ {address} }}")
     zones = list_active_zones() if settings["manager"] == "firewalld" else []
@@ -347,8 +347,8 @@ def admit(paths: Paths, settings: dict[str, Any]) -> None:
 def read_table() -> str | None:
     """Return our loaded table as nft lists it, None where there is none.
 
-    Without counters, and without the challenge's open port, which is there for the minutes of an
-    order alone.
+    Without counters, and without the open port of the ACME challenge, which exists only for the
+    minutes of an order.
     """
     listed = run("nft", "--stateless", "list", "table", *FIREWALL_TABLE)
     return _CHALLENGE.sub(r"\1", listed.stdout) if listed.returncode == 0 else None
@@ -360,7 +360,7 @@ def normalize_table(text: str) -> str:
 
 
 def _is_as_applied(paths: Paths, text: str) -> bool:
-    """Whether the loaded table is the one of the last apply, where its file still is."""
+    """Return whether the loaded table is the one of the last apply; true where its file is gone."""
     known = applied_record.read(paths)
     wanted = (known.get("firewall") or {}).get("table_sha256")
     rows = {row["path"]: row["sha256"] for row in known.get("files") or ()}
@@ -369,9 +369,9 @@ def _is_as_applied(paths: Paths, text: str) -> bool:
 
 
 def guard(paths: Paths, *, check: bool = False) -> bool:
-    """Make the firewall's unit run and its table be loaded, also after a flush of the rule set.
+    """Start the firewall's unit and load its table, also after a flush of the rule set.
 
-    A table that somebody changed since the last apply is loaded again.
+    A table that was changed by hand since the last apply is loaded again.
     """
     enabled = units.converge(unit_names.FIREWALL, check=check)
     active = (
@@ -389,7 +389,7 @@ def guard(paths: Paths, *, check: bool = False) -> bool:
 
 
 def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
-    """Remove every rule that was recorded as ours from ufw and firewalld."""
+    """Remove every rule that is recorded as ours from ufw and firewalld."""
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
     if not check:
@@ -409,7 +409,7 @@ def _write(paths: Paths, rules: list[Rule], zone_files: list[str]) -> None:
 
 
 def _list_new_zone_files(zones: list[str]) -> list[str]:
-    """Return the files that firewalld will write for our rules and that are not there yet."""
+    """Return the files that firewalld will write for our rules and that do not exist yet."""
     names = [f"/etc/firewalld/zones/{zone}.xml{old}" for zone in zones for old in ("", ".old")]
     return [name for name in names if not Path(name).exists()]
 
@@ -420,7 +420,7 @@ def _drop_zone_file(name: str) -> None:
     shipped = Path("/usr/lib/firewalld/zones") / path.name.replace(".old", "")
     current = path.with_name(shipped.name)
     if path == current and path.exists() and _join(path) != _join(shipped):
-        return  # it has rules of others too
+        return  # The file has rules of others too.
     if path.exists() and (path == current or not current.exists()):
         path.unlink()
 
@@ -430,9 +430,9 @@ def _join(path: Path) -> list[str]:
 
 
 def list_foreign_drops(settings: dict[str, Any]) -> list[str]:
-    """Return other chains that would drop traffic to the port, in sentences."""
+    """Return sentences about other chains that would drop traffic to the port."""
     done = run("nft", "-j", "list", "ruleset")
-    # A port that is closed to others can be blocked by no mistake.
+    # No chain can wrongly block a port that is closed to others.
     own = settings.get("metrics") or {}
     shown = [own["port"]] if [*own.get("ipv4", ()), *own.get("ipv6", ())] else []
     ports = [port for port in settings["ports"] if port != own.get("port")]
@@ -446,7 +446,7 @@ def list_foreign_drops(settings: dict[str, Any]) -> list[str]:
 
 
 def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
-    """Read nft's JSON listing for input chains that drop by policy or by a rule on this port.
+    """Return input chains in nft's JSON that drop by policy or by a rule on this port.
 
     ufw's and firewalld's own tables are left out where the port was opened through them.
     """

@@ -1,6 +1,6 @@
-"""What a gateway tells the monitoring, beside what HAProxy's own exporter shows.
+"""A gateway's metrics that HAProxy's own exporter does not have.
 
-Written by the gateway's counter, which asks every machine anyway and may ask the proxy.
+The gateway's counter writes them, because it asks every machine anyway and may ask the proxy.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ HELPS: dict[str, str] = {
     "kimi_gateway_machine_up": "1 while the gateway sends requests to the machine.",
     "kimi_gateway_requests": "Requests that the machine is answering for this gateway.",
     "kimi_gateway_requests_waiting": "Requests that wait at the gateway for a machine.",
-    "kimi_gateway_requests_waiting_most": "So many wait; who comes then is told 429.",
-    "kimi_gateway_machines_asleep": "Machines that a request would wake.",
+    "kimi_gateway_requests_waiting_most": "Requests that may wait; further ones get 429.",
+    "kimi_gateway_machines_asleep": "Machines that are asleep and that a request would wake.",
     "kimi_gateway_has_address": "1 while this gateway has the shared address.",
     "kimi_gateway_machine_certificate_expires_timestamp_seconds": (
-        "When the certificate ends that is trusted at the machine."
+        "End of the certificate that is pinned for the machine."
     ),
-    "kimi_gateway_clock_apart_seconds": "The machine's clock less that of the gateway.",
+    "kimi_gateway_clock_apart_seconds": "The machine's clock minus that of the gateway.",
 }
 
 
 def has_address(address: str) -> bool:
-    """Whether this host has an address now: nobody else may listen there."""
+    """Return whether this host has an address now: no other host may use it."""
     family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as own:
         try:
@@ -56,7 +56,10 @@ def _read_end(pem: str) -> int | None:
 
 
 def collect_samples(paths: Paths, plan: GatewayPlan, apart: Mapping[str, float]) -> list[Sample]:
-    """Return what is so now; `apart`: seconds by machine. A proxy that is silent has no machine."""
+    """Return the present values; no machines where the proxy does not answer.
+
+    `apart`: seconds by machine.
+    """
     own = plan["gateway"]
     try:
         seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}

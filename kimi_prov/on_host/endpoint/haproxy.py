@@ -1,4 +1,4 @@
-"""Talks to the running proxy through its root-only socket: key map, draining, server states."""
+"""Client of the running proxy's socket, for root: key map, draining, server states."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
 _PASSED = "L7OK"
-# So long the master may start anew in a reload, while nobody listens at its socket.
+# Seconds for which the master may restart in a reload, while its socket does not answer.
 _START_TIMEOUT_S = 10.0
-# Of an earlier worker: it has ended, or had no such map.
+# Answers of an earlier worker: it has ended, or had no such map.
 _NOTHING_THERE = ("Can't find the target PID", "Unknown map identifier")
-# What `show stat` is asked for.
+# The columns that are read of `show stat`.
 _OF_BACKEND, _OF_SERVERS = 2, 4
 STATES = {"drain": "drain", "undrain": "ready"}
 
@@ -45,7 +45,7 @@ def send_command(path: Path, text: str, timeout: float = 10) -> str:
         channel.settimeout(timeout)
         channel.connect(str(path))
         channel.sendall(text.encode() + b"\n")
-        # The master would wait for more.
+        # Without it the master would wait for more.
         channel.shutdown(socket.SHUT_WR)
         parts = []
         while True:
@@ -57,10 +57,10 @@ def send_command(path: Path, text: str, timeout: float = 10) -> str:
 
 
 def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
-    """Swap the content of the loaded map `file` in one step: key (the hash) to value (the name).
+    """Replace the content of the loaded map `file` in one step: key (the hash) -> value (the name).
 
-    Requests see either the old map or the new one, never a half. So do those that come over a
-    connection which a reload left to an earlier worker: a client of HTTP/2 may keep one.
+    Requests see either the old map or the new one, never a mixture. The maps of earlier workers are
+    replaced too: after a reload, a client of HTTP/2 may keep a connection to one of them.
     """
     _ask_each(path, lambda tell: _replace_map(tell, file, entries))
 
@@ -91,7 +91,7 @@ def read_variable(path: Path, name: str) -> str:
 
 
 def list_servers(path: Path) -> list[EngineBehind]:
-    """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
+    """Return each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
     held = count_requests(path)
     return [
         {"name": row["svname"], "status": row["status"].split()[0], "requests": held[row["svname"]]}
@@ -102,7 +102,7 @@ def list_servers(path: Path) -> list[EngineBehind]:
 def count_requests(path: Path) -> Counter[str]:
     """Count the requests that each engine is answering, by its name.
 
-    With those that came before a reload, also of engines that are behind the proxy no more.
+    Includes requests from before a reload, also of engines that are no longer behind the proxy.
     """
     found: Counter[str] = Counter()
     for row in _read_all_rows(path, BACKEND, _OF_SERVERS):
@@ -111,14 +111,14 @@ def count_requests(path: Path) -> Counter[str]:
 
 
 def list_passed(path: Path) -> set[str]:
-    """Return the servers that are sent requests and whose last check has passed.
+    """Return the servers that get requests and whose last check has passed.
 
-    A server is UP from a start on, also before its first check.
+    HAProxy calls a server UP from its start on, also before the first check.
     """
     return {
         row["svname"]
         for row in _read_rows(path, BACKEND, _OF_SERVERS)
-        # A star: the next check is under way.
+        # The star means that the next check is under way.
         if row["status"].startswith("UP") and row["check_status"].lstrip("* ") == _PASSED
     }
 
@@ -134,7 +134,7 @@ def count_asleep(path: Path) -> int:
 
 
 def count_handed(path: Path) -> int:
-    """Count the requests that are with kimi-wake: waiting for a start, or answered through it.
+    """Count the requests at kimi-wake: waiting for a start, or answered through it.
 
     Where nothing wakes the machine there is no such backend.
     """
@@ -151,14 +151,14 @@ def _parse_rows(text: str, backend: str) -> list[dict[str, str]]:
 
 
 def _read_all_rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
-    """Return the rows of `_read_rows`, and those of workers that only end what they have."""
+    """Return the rows of `_read_rows`, and those of earlier workers that end their requests."""
     text = f"show stat {backend} {kind} -1"
     found = _ask_each(path, lambda tell: _parse_rows(tell(text), backend))
     return [row for rows in found for row in rows]
 
 
 def _ask_each(path: Path, ask: Callable[[Tell], T]) -> list[T]:
-    """Ask the worker that serves, and then those that a reload left to end what they have."""
+    """Ask the present worker, and then the earlier workers that a reload left."""
     # A proxy that does not run is not waited for.
     found = [ask(partial(send_command, path))]
     master = path.with_name(Path(layout.PROXY_MASTER).name)
@@ -177,13 +177,13 @@ def _ask_old_worker(master: Path, worker: str, text: str) -> str:
 
 
 def _ask_master(master: Path, text: str) -> str:
-    """Return what the master answers. Raises OSError where it is silent."""
+    """Return the master's answer. Raises OSError where it does not answer."""
     until = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:
             return send_command(master, text)
         except FileNotFoundError:
-            # A unit from before there was one, until it is restarted.
+            # The unit may be older than the master's socket, until it is restarted.
             return ""
         except ConnectionError:
             if time.monotonic() > until:
@@ -201,7 +201,7 @@ def read_description(path: Path) -> str:
 
 
 def read_map(path: Path, file: str) -> dict[str, str]:
-    """Return the keys and values of a map as the running worker has them."""
+    """Return the keys and values of a map that the running worker has."""
     rows = [line.split(None, 2) for line in send_command(path, f"show map {file}").splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3}
 
@@ -213,17 +213,17 @@ def parse_index(server: str) -> int:
 
 def set_state(path: Path, index: int, state: str) -> None:
     """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
-    # An earlier worker takes no such command: "Proxy is disabled".
+    # An earlier worker refuses this command with "Proxy is disabled".
     reply = send_command(path, f"set server {BACKEND}/engine{index} state {state}")
     if reply:
         raise HostError(reply)
 
 
 def move_server(path: Path, server: str, address: str, port: int) -> None:
-    """Have the running worker find a machine at another place; a reload knows nothing of it."""
+    """Change the address of a machine in the running worker; a reload forgets it."""
     for backend in (BACKEND, ASLEEP):
         reply = send_command(path, f"set server {backend}/{server} addr {address} port {port}")
-        # It tells what was changed, or that nothing was; anything else is a refusal.
+        # It says what was changed, or that nothing was; any other answer is a refusal.
         if "changed" not in reply and "no need to change" not in reply:
             raise HostError(f"the proxy refused {address}:{port} for {server}: {reply}")
 
@@ -231,7 +231,7 @@ def move_server(path: Path, server: str, address: str, port: int) -> None:
 def main(argv: list[str]) -> int:
     """`proxy-state [drain|undrain [N]]`: take engines out of the balance or back, and show all.
 
-    Without a number: all of them.
+    Without a number: all engines.
     """
     paths = Paths()
     state = STATES.get(argv[0]) if argv else None

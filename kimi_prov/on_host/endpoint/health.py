@@ -1,6 +1,7 @@
-"""`gateway-health answers|serves PORT`: what keepalived asks before it takes the shared address.
+"""`gateway-health answers|serves PORT`: keepalived's check before it takes the shared address.
 
-`answers`: the proxy of this gateway answers at all. `serves`: it sends to a host. Exit 0 or 1.
+`answers`: the proxy of this gateway answers at all. `serves`: it sends requests to a host. Exit 0
+or 1.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _TIMEOUT_S = 3.0
 
 
 def read_status(port: int) -> int:
-    """Return what this machine's proxy says of its health; 0 where it says nothing."""
-    # Nothing is told and nothing believed but a number: the certificate of a client's name is
-    # none of the loopback.
+    """Return the HTTP status of this machine's proxy for its health; 0 without an answer."""
+    # The certificate is not checked: it is for the clients' name, not for the loopback. Nothing is
+    # sent, and only a number is read.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -33,7 +34,7 @@ def read_status(port: int) -> int:
 
 
 def has_server(port: int) -> bool:
-    """Whether this machine's proxy sends to a host."""
+    """Return whether this machine's proxy sends requests to a host."""
     return read_status(port) == http.HTTPStatus.OK
 
 

@@ -33,12 +33,12 @@ ADVICE = (
     ("unrecognized arguments", "a flag in kimi_engine_args is unknown to this engine version"),
     ("Invalid repository ID or local directory", "a file of the model is missing: run apply again"),
     ("No such file", "a file of the model or the engine is missing: run `kimi-prov apply` again"),
-    ("PermissionError", "the user kimi cannot read a file named there: check its mode"),
+    ("PermissionError", "the user kimi cannot read a file named in the line: check its mode"),
 )  # fmt: skip
 
 
 def find_advice(line: str) -> str:
-    """Return what to do about an engine's error line."""
+    """Return the advice for an engine's error line."""
     for words, remedy in ADVICE:
         if words.lower() in line.lower():
             return remedy
@@ -47,9 +47,9 @@ def find_advice(line: str) -> str:
 
 
 def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
-    """Name the first unit that failed or was restarted since `restarts` was taken, if any.
+    """Name the first unit that failed or was restarted since `restarts` was read, if any.
 
-    One whose next start is queued has not failed: what was stopped by force before that start is
+    A unit whose next start is queued has not failed: a unit that was killed before that start is
     `failed` while it waits for the weights.
     """
     for name, unit in states.items():
@@ -64,7 +64,7 @@ def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) ->
 def find_cause(plan: MachinePlan, lines: list[str]) -> str:
     """Return the line of a failed unit's journal that says why.
 
-    Of a group that is the supervisor's last, and what the engine on this host wrote itself.
+    In a group that is the supervisor's last line, and what the engine on this host wrote itself.
     """
     group = plan.get("group")
     own = [line for line in lines if group and line.startswith(f"group {group['name']}: ")]
@@ -77,10 +77,10 @@ def find_cause(plan: MachinePlan, lines: list[str]) -> str:
 
 
 def find_round_failure(paths: Paths, plan: MachinePlan) -> HostError | None:
-    """Return why the engine of a group did not come up though all of its hosts were there."""
+    """Return why the engine of a group did not start although all of its hosts were there."""
     group = plan.get("group")
     seen = group_state.read(paths.group_run) if group else None
-    # Rounds of another plan say nothing of this one: its hosts may be about to start.
+    # Rounds of another plan do not count: its hosts may be about to start.
     if not group or seen is None or not seen.failed or seen.digest != group["digest"]:
         return None
     return HostError(
@@ -91,7 +91,7 @@ def find_round_failure(paths: Paths, plan: MachinePlan) -> HostError | None:
 
 
 def try_once(paths: Paths, plan: MachinePlan) -> str:
-    """Request one token; empty when it came, else why not."""
+    """Request one token; return empty when it came, else the reason."""
     endpoint = api_client.Endpoint(
         "127.0.0.1", plan["proxy"]["port"], tls.compute_fingerprint(read_text(paths.tls_crt)), 60.0
     )
@@ -114,10 +114,10 @@ def try_once(paths: Paths, plan: MachinePlan) -> str:
 
 
 def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> SmokeTestAnswer:
-    """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
+    """Try for `wait_s` seconds; return at once when it answers, raise when a unit failed.
 
     `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
-    host that another serves for, it answers when that one does.
+    host of a group that does not serve itself, it answers when the serving host does.
     """
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
@@ -162,7 +162,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
 
 
 def explain_group_wait(paths: Paths, plan: MachinePlan, unit: dict[str, Any]) -> str:
-    """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
+    """Return why the head of a group does not answer yet, as its rank knows; empty when it does."""
     seen = group_state.read(paths.group_run)
     if unit["state"] == "active" and seen.phase == group_state.SERVING:
         return ""

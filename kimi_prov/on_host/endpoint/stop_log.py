@@ -1,6 +1,6 @@
-"""How long a machine has rested, and what that saved: its history, and the figures for `status`.
+"""How long a machine was stopped or asleep, and what that saved: history and figures.
 
-On a full disk the history lacks what was to be noted: that holds no rest and no start up.
+If the disk is full, an event is missing in the history: this delays no stop and no start.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/rests/v1"
 _MAX_RESTS = 200
-# It counts the time of a suspended machine too.
+# This clock counts the time of a suspended machine too.
 CLOCK = time.CLOCK_BOOTTIME
 
 
 def read(paths: Paths) -> dict[str, Any]:
     """Return the history: `rests`, the last of them, and `seconds` and `times` of all.
 
-    `off`: since when the machine is switched off because nobody asked, until it has booted.
+    `off`: since when the machine is switched off because it was idle, until it has booted.
     """
     found = files.read_json(paths.rests)
     rows = found.get("rests")
@@ -43,15 +43,15 @@ def read(paths: Paths) -> dict[str, Any]:
 
 
 def read_boot() -> str:
-    """Name this boot of the machine; empty where nobody knows."""
+    """Return the id of this boot of the machine; empty where unknown."""
     return read_boot_id(Machine())
 
 
 def measure_rest(mark: Mapping[str, Any]) -> float:
-    """Say how many seconds a rest has lasted until now.
+    """Return how many seconds a stop has lasted until now.
 
-    By the clock that counts from the boot, which nobody sets; over a boot by that of the day: a
-    rest that one has set back counts as none.
+    By the clock that counts from the boot, which cannot be set; over a boot by the clock of the
+    day: if that was set back, the stop counts as 0 s.
     """
     if mark.get("boot") and mark["boot"] == read_boot():
         return max(0.0, time.clock_gettime(CLOCK) - float(mark["since_boot_s"]))
@@ -59,17 +59,17 @@ def measure_rest(mark: Mapping[str, Any]) -> float:
 
 
 def record_rest(paths: Paths, mark: Mapping[str, Any]) -> None:
-    """Keep that a rest has ended now."""
+    """Record that a stop has ended now."""
     _append_rest(paths, mark, round(measure_rest(mark)), time.time())
 
 
 def record_power_off(paths: Paths, mark: Mapping[str, Any] | None) -> None:
-    """Keep since when the machine is off; None where it could not be switched off."""
+    """Record since when the machine is off; None where it could not be switched off."""
     _write(paths, {**read(paths), "off": mark})
 
 
 def record_power_on(paths: Paths) -> None:
-    """Keep that a machine was off until its boot, where the boot is another since then."""
+    """Record that a machine was off until its boot, where the boot is a new one."""
     mark = read(paths)["off"]
     if not mark or mark.get("boot") == read_boot():
         return
@@ -97,10 +97,10 @@ def _write(paths: Paths, found: Mapping[str, Any]) -> None:
 
 
 def describe_rests(paths: Paths, plan: MachinePlan, mark: Mapping[str, Any]) -> RestedStatus:
-    """Say how long the machine has rested in all, the rest of now with it, and what that saved.
+    """Return how long the machine was stopped in all, including now, and what that saved.
 
-    By the power that the plan has for a machine that serves nobody: what it draws asleep is not
-    measured, so that is the most that was saved. Null where no power or price is known.
+    By the plan's power of an idle machine: the power of a stopped machine is not measured, so this
+    is an upper bound. Null where power or price is unknown.
     """
     found = read(paths)
     now = measure_rest(mark) if mark else 0.0

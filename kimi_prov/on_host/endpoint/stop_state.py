@@ -1,8 +1,8 @@
-"""The mark of a machine that does not serve on purpose, and what the proxy tells clients of it.
+"""The stop state of a machine that is stopped or asleep, and the proxy's answer to clients.
 
-The mark is `/var/lib/kimi/state/stopped.json`. While it stands systemd starts no engine, at a boot
-or by hand: each engine's unit has a condition on it. What clients are told lies in a map that
-HAProxy reads, `/etc/kimi/proxy/rest.map`; it is empty while the machine serves.
+The stop state is `/var/lib/kimi/state/stopped.json`. While it exists systemd starts no engine, at a
+boot or by hand: each engine's unit has a condition on it. The answer to clients is in a map that
+HAProxy reads, `/etc/kimi/proxy/rest.map`; the map is empty while the machine serves.
 
 Decides: what stops a machine on purpose, and what its clients get as an answer (the answer).
 """
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 STOPPED, ASLEEP = "stopped", "asleep"
-# Of a machine that switched itself off: a row of its history, and no mark.
+# A machine that switched itself off has a row in its history, and no stop state.
 OFF = "off"
-# OpenAI's clients wait no longer than a minute for a Retry-After.
+# OpenAI's clients accept a Retry-After of up to a minute.
 RETRY_S = 60
 _CODES = {STOPPED: "model_stopped", ASLEEP: "model_asleep"}
 
 
 def read(paths: Paths) -> dict[str, Any]:
-    """Return the mark; empty where the machine is to serve."""
+    """Return the stop state; empty where the machine is to serve."""
     return files.read_json(paths.stopped)
 
 
 def describe(found: Mapping[str, Any]) -> str:
-    """Say to the operator that a machine does not serve on purpose, since when and by whom."""
+    """Describe for the operator the stop: since when, and by whom."""
     by = found.get("by") or {}
     who = f" by {by['user']}@{by.get('control_host')}" if by.get("user") else ""
     word = "asleep" if found["state"] == ASLEEP else "stopped on purpose"
@@ -44,15 +44,15 @@ def describe(found: Mapping[str, Any]) -> str:
 
 
 def write(paths: Paths, mark: Mapping[str, Any]) -> None:
-    """Set the mark and tell the proxy: from now on clients are refused with the reason.
+    """Write the stop state and the proxy's answer: from now on clients are refused with the reason.
 
-    Raises OSError where it cannot be written; what served is to serve on then.
+    Raises OSError where it cannot be written; the engines then go on serving.
     """
     was = read(paths)
     files.make_directory(paths.state, 0o700)
     files.write_json(str(paths.stopped), mark, mode=0o600)
     if mark["state"] == STOPPED:
-        # Whoever is waking it starts nothing from here on.
+        # A wake that is under way starts nothing from here on.
         files.remove(str(paths.waking))
     try:
         publish(paths)
@@ -63,9 +63,10 @@ def write(paths: Paths, mark: Mapping[str, Any]) -> None:
 
 
 def clear(paths: Paths, *, rest: bool = True) -> dict[str, Any]:
-    """Take the mark away; returns what it was. The proxy sends requests to the engines again.
+    """Remove the stop state; return it. The proxy sends requests to the engines again.
 
-    The stop had put them out of the balance, and so they would stay. `rest`: what was, was one.
+    The stop had taken them out of the balance, and nothing else puts them back. `rest`: whether the
+    removed state was a sleep or stop.
     """
     was = read(paths)
     if was and rest:
@@ -80,7 +81,7 @@ def clear(paths: Paths, *, rest: bool = True) -> dict[str, Any]:
 
 
 def build_state(state: str, why: str, **more: object) -> dict[str, Any]:
-    """Return a mark of now: `state` is stopped or asleep, `why` says it in a few words."""
+    """Return a new stop state: `state` is stopped or asleep, `why` is a short reason."""
     now = time.time()
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     steady = {
@@ -91,7 +92,7 @@ def build_state(state: str, why: str, **more: object) -> dict[str, Any]:
 
 
 def describe_for_clients(mark: Mapping[str, Any]) -> str:
-    """Say to a client why nothing answers; users and machines of the operator have no name here."""
+    """Return the text for clients; it names no users and no machines of the operator."""
     since = f"{mark['since'][:16].replace('T', ' ')} UTC"
     if mark["state"] == ASLEEP:
         return f"The model is asleep since {since}: {mark['why']}."
@@ -102,19 +103,20 @@ def describe_for_clients(mark: Mapping[str, Any]) -> str:
 
 
 def publish(paths: Paths) -> None:
-    """Make the proxy tell what the mark says, at once where it runs and has the map."""
+    """Write the proxy's answer, and make a running proxy that has the map use it at once."""
     entries = _build_entries(read(paths))
     changed = _write_map(paths, entries)
     if not paths.socket.exists():
         return
-    # One that does not answer, or that an earlier version configured, reads the file when it does.
+    # A proxy that does not answer, or has an earlier configuration, reads the file at its next
+    # start.
     with contextlib.suppress(OSError, HostError):
         if changed or haproxy.read_map(paths.socket, str(paths.rest_map)) != entries:
             haproxy.replace_map(paths.socket, str(paths.rest_map), entries)
 
 
 def ensure(paths: Paths, *, check: bool = False) -> bool:
-    """Have the map in place before a proxy is started that reads it; True where it was not."""
+    """Write the map before a proxy starts that reads it; return True where it was missing."""
     text = "".join(_format_lines(_build_entries(read(paths))))
     missing = not paths.rest_map.exists() or files.read_text(paths.rest_map) != text
     if missing and not check:
@@ -126,20 +128,20 @@ def _write_map(paths: Paths, entries: Mapping[str, str]) -> bool:
     text = "".join(_format_lines(entries))
     if paths.rest_map.exists() and files.read_text(paths.rest_map) == text:
         return False
-    # Without its directory there is no proxy: on a host that another serves for.
+    # Without this directory there is no proxy: on a host of a group that does not serve itself.
     if paths.rest_map.parent.is_dir():
         try:
             files.write_atomic(paths.rest_map, text, 0o640, PROXY_USER)
         except OSError:
             if text or not paths.rest_map.exists():
                 raise
-            # A full disk takes that in place: what has started is not to look asleep.
+            # Written in place if the disk is full: a machine that was started must not look asleep.
             os.truncate(str(paths.rest_map), 0)
     return True
 
 
 def _build_entries(mark: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the map holds: nothing while the machine serves."""
+    """Return the content of the map: nothing while the machine serves."""
     if not mark:
         return {}
     wakes = mark["state"] == ASLEEP and mark.get("wake") in ("refuse", "hold")

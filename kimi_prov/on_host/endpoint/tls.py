@@ -1,4 +1,4 @@
-"""The proxy's certificate: the operator's own, one that was issued, or a self-signed one.
+"""The proxy's certificate: the operator's own, an issued one, or a self-signed one.
 
 Decides: the certificate (its file).
 """
@@ -38,7 +38,7 @@ def extract_certificates(pem: str) -> str:
 
 
 def compute_fingerprint(pem: str) -> str:
-    """SHA-256 of the first certificate in a PEM text (hexadecimal), empty when there is none."""
+    """Return the SHA-256 (hex) of the first certificate in a PEM text, empty without one."""
     found = CERTIFICATE.search(pem)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
 
@@ -61,7 +61,7 @@ def make_self_signed(names: list[str], *, loopback: bool = True) -> str:
 
 
 def is_valid_for(pem: str, names: list[str]) -> bool:
-    """Whether an existing self-signed certificate covers these names and will last for a while."""
+    """Return whether a self-signed certificate covers these names and stays valid for a while."""
     if not is_lasting(pem):
         return False
     shown = run("openssl", "x509", "-noout", "-ext", "subjectAltName", stdin=pem)
@@ -78,7 +78,7 @@ def is_valid_for(pem: str, names: list[str]) -> bool:
 
 
 def is_lasting(pem: str) -> bool:
-    """Whether there is a certificate that will last for a while."""
+    """Return whether there is a certificate that stays valid for a while."""
     if not pem:
         return False
     asked = run("openssl", "x509", "-noout", "-checkend", str(RENEW_SECONDS), stdin=pem)
@@ -119,9 +119,9 @@ def read_given(certificate: str, key: str) -> str:
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """Converge the certificate to {mode, names, cert_pem, key_pem}; returns whether it changed.
+    """Converge the certificate to {mode, names, cert_pem, key_pem}; return whether it changed.
 
-    With mode `acme` a self-signed one serves until the first is issued.
+    With mode `acme` a self-signed certificate serves until the first one is issued.
     """
     old = read_text(paths.tls_pem)
     if settings["mode"] == "files":
@@ -141,7 +141,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
 
 
 def install(paths: Paths, pem: str) -> None:
-    """Write a certificate with its key for the proxy, which takes it when it is told to."""
+    """Write a certificate with its key for the proxy, which loads it at its next reload."""
     write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
     write_atomic(paths.tls_crt, extract_certificates(pem), 0o644)
     applied_record.amend(paths, certificate_sha256=compute_fingerprint(pem))

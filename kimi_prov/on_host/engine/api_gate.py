@@ -1,9 +1,9 @@
-"""`cluster engine` and `pod engine -m MODULE ARGUMENT...`: vLLM behind a gate that asks for a key.
+"""`cluster engine` and `pod engine -m MODULE ARGUMENT...`: vLLM behind a check of API keys.
 
 Without root there is no proxy in front of the engine, and vLLM's own key leaves some paths open. So
-a middleware in its web server asks: `/health` is open, `/v1/` is for the API key, `/metrics` for
-the monitoring's where it has one, all else for the job or the pod alone. The keys come from files
-that the environment names; a new one counts at once.
+a middleware in its web server checks keys: `/health` is open, `/v1/` needs the API key, `/metrics`
+the monitoring's key if there is one, and all else the key of the job or the pod. The keys are read
+from files that the environment names; a new key is valid at once.
 
 Decides: what runs in a pod (who asks for keys).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 API_KEY_FILE = "KIMI_API_KEY_FILE"
 JOB_KEY_FILE = "KIMI_JOB_KEY_FILE"
-# Where Prometheus asks too.
+# The path of Prometheus' requests.
 METRICS_KEY_FILE = "KIMI_METRICS_KEY_FILE"
 _METRICS = "/metrics"
 _WITHOUT_KEY = (
@@ -38,7 +38,7 @@ _ELSEWHERE = (
 
 
 class KeyFile:
-    """A key as its file has it now; the last one while the file is gone."""
+    """A key as its file has it now; the last known one while the file is gone."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -48,7 +48,7 @@ class KeyFile:
             raise HostError(f"there is no key in {path or 'no file'}")
 
     def matches(self, given: bytes) -> bool:
-        """Whether this is the key; nothing is where there is none."""
+        """Return whether this is the key; False where there is no key."""
         key = self._current()
         return bool(key) and hmac.compare_digest(given, key)
 
@@ -64,7 +64,7 @@ class KeyFile:
 
 
 class ApiGate:
-    """ASGI middleware between vLLM and everybody on the cluster's network."""
+    """ASGI middleware between vLLM and the clients on the cluster's network."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -90,7 +90,7 @@ class ApiGate:
             await self._app(scope, receive, send)
 
 
-# As vLLM imports it.
+# vLLM imports it by this name.
 GATE = f"{ApiGate.__module__}.{ApiGate.__qualname__}"
 
 

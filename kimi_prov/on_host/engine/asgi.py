@@ -1,4 +1,4 @@
-"""What a web server of Python's and the code before it say to each other (ASGI), as types."""
+"""The types of messages between a Python web server and its middleware (ASGI)."""
 
 from __future__ import annotations
 

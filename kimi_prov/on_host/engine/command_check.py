@@ -1,8 +1,8 @@
 """`engine-check` asks the engine's own argument parser whether it accepts the command lines.
 
-It runs before a unit is written. Each engine version has its own flags, so nothing but that version
-can answer. Parsing imports the engine, which takes seconds and is done in the sandbox: a command
-line that was accepted once leaves a mark in the environment, which is never changed in place.
+It runs before a unit is written. Each engine version has its own flags, so only that version can
+answer. Parsing imports the engine, which takes seconds and is done in the sandbox: for a command
+line that was accepted once, a file is left in the environment, which is never changed in place.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def main(argv: list[str]) -> int:
     """
     request = json.load(sys.stdin)
     env_dir = Path(request["env_dir"])
-    # What is imported may ask for the GPUs, and keeps nothing. MKL would run on each CPU in turn as
-    # torch is imported, and wait there behind an engine that serves: on Linux 6.18, whose scheduler
-    # starves who waits behind vLLM's sched_yield loop, for as long as that computes.
+    # The imported code may use the GPUs, and stores nothing. Importing torch, MKL runs on each CPU
+    # in turn, and would wait there behind an engine that serves: on Linux 6.18 a process that waits
+    # behind vLLM's sched_yield loop starves for as long as the loop computes.
     confined = partial(sandbox.run, gpus=request["gpus"], binds=False)
     changed = False
     for instance in request["instances"]:
@@ -54,17 +54,17 @@ def main(argv: list[str]) -> int:
         refusal = ask(instance["argv"], {**instance["env"], **_SCRATCH}, run=confined)
         if refusal:
             full = any(words in refusal for words in _FULL_DISK_ERRORS)
-            raise HostError(refusal, "make room on its disk, and run this again" if full else None)
+            raise HostError(refusal, "free space on its disk, and run this again" if full else None)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
     return answer({"ok": True, "changed": changed})
 
 
 def ask(argv: list[str], env: dict[str, str], *, run: Run | None = None) -> str | None:
-    """Check a command line with the engine's parser; the reason when it refuses, else None.
+    """Check a command line with the engine's parser; return the reason of a refusal, else None.
 
-    `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`. `run` runs it; without
-    one it runs right here, as nothing on a managed machine may.
+    `argv` is the whole command line: `PYTHON -m MODULE ARGUMENT...`. `run` runs it; without `run`
+    it runs directly, which a managed machine never does.
     """
     if len(argv) < 3 or argv[1] != "-m":
         return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
@@ -76,7 +76,7 @@ def ask(argv: list[str], env: dict[str, str], *, run: Run | None = None) -> str 
     if done.returncode == process.TIMED_OUT:
         return f"the argument parser of {argv[2]} did not answer within {_TIMEOUT_S} s"
     if isinstance(done, process.Unfinished):
-        return f"it does not run: {done.stderr}"
+        return f"it cannot run: {done.stderr}"
     if done.returncode == 0 and done.stdout.rstrip().endswith(_ACCEPTED):
         return None
     return _find_reason(done.stderr)
@@ -93,7 +93,7 @@ def _run_here(*argv: str, env: dict[str, str], timeout: float) -> Result:
 
 
 def _find_reason(stderr: str) -> str:
-    """Return what argparse says after its usage, or else the last line of a traceback."""
+    """Return argparse's error, or else the last line of a traceback."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if ": error: " in line:
@@ -102,7 +102,7 @@ def _find_reason(stderr: str) -> str:
 
 
 def _build_parse_program() -> str:
-    """Return the program that runs inside the engine's python: it stops where parsing ended."""
+    """Return the program for the engine's python: it ends once the arguments are parsed."""
     return f"""
 import argparse, os, runpy, sys
 

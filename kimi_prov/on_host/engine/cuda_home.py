@@ -1,10 +1,9 @@
 """`cuda-home DIR`: make one CUDA toolkit of the compiler and headers in an environment's wheels.
 
-DIR lies in that environment. Engines that compile kernels look for one directory with
-`bin/nvcc`, `include`, `lib64/libcudart.so` and `lib64/stubs/libcuda.so`; the wheels have these in a
-directory a package, the libraries under another name, and no libcuda. At the end a kernel is
-compiled and linked, in the sandbox and without a GPU, so that a compiler that does not work is
-found then.
+DIR is in that environment. Engines that compile kernels look for one directory with `bin/nvcc`,
+`include`, `lib64/libcudart.so` and `lib64/stubs/libcuda.so`; the wheels have these in one directory
+a package, the libraries under another name, and no libcuda. At the end a kernel is compiled and
+linked, in the sandbox and without a GPU, so that a broken compiler is found then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kimi_prov.on_host.system.process import run
 if TYPE_CHECKING:
     import subprocess
 
-# The release that has nvcc in its wheels; their directory has its name.
+# The release whose wheels have nvcc; their directory has its name.
 _RELEASE = "cu13"
 _LIBRARIES = ("libcudart.so.13", "libcudart_static.a", "libcudadevrt.a")
 _COMPILE_TIMEOUT_S = 120.0
@@ -69,7 +68,7 @@ def list_links(wheels: Path, release: str) -> dict[str, Path]:
 
 
 def _write_driver_stub(folder: Path) -> None:
-    """Write what linkers take for the driver's library: its name and no function."""
+    """Write a stub of the driver's library for linkers: its name and no function."""
     folder.mkdir(parents=True, exist_ok=True)
     soname = ["-shared", "-Wl,-soname,libcuda.so.1"]
     argv = ["g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull]
@@ -80,7 +79,7 @@ def _compile(home: Path) -> None:
     where = [f"-I{home}/include", f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
     made = ["-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "-o", "kernel.so"]
     argv = [f"{home}/bin/nvcc", *made, *where, "kernel.cu", "-lcudart", "-lcuda"]
-    # In a folder that is made inside: no file of root's is seen there.
+    # In a folder that is made in the sandbox, which sees no file of root.
     script = ("/bin/sh", "-c", 'cd "$(mktemp -d)" && cat > kernel.cu && exec "$0" "$@"')
     _require_success(
         sandbox.run(*script, *argv, env={}, stdin=_KERNEL, timeout=_COMPILE_TIMEOUT_S), argv[0]

@@ -1,7 +1,7 @@
-"""Between an engine and everybody on the machine: an answer for who has the machine key alone.
+"""The engine's check of the machine key: other local users get no answer.
 
-A middleware of the engine's own web server. Only `/health` is open: the proxy asks it, and it says
-no more than up or down, and that this engine counts what keys use.
+A middleware of the engine's own web server. Only `/health` is open: the proxy requests it, and it
+says no more than up or down, and that this engine counts what keys use.
 
 Decides: the machine key between proxy and engine (who asks for it).
 """
@@ -27,7 +27,7 @@ _POLICY_VIOLATION = 1008
 
 
 def is_open(scope: Scope) -> bool:
-    """Whether a request asks for no more than whether the engine is up."""
+    """Return whether a request only asks whether the engine is up."""
     return scope["path"] in _OPEN and scope.get("method") in ("GET", "HEAD")
 
 
@@ -74,7 +74,7 @@ class Gate:
         return hmac.compare_digest(get_bearer_key(scope), self._current().encode())
 
     def _current(self) -> str:
-        """Return the key as the file has it now; the last one while the file is gone."""
+        """Return the key as the file has it now; the last known one while the file is gone."""
         try:
             state = os.stat(str(self._path))
         except OSError:
@@ -86,7 +86,7 @@ class Gate:
 
 
 def _announce_counting(send: Send) -> Send:
-    """Return a way to answer that says as well that this engine counts."""
+    """Return a `send` that also says, in a header, that this engine counts."""
 
     async def telling(message: Message) -> None:
         if message["type"] == "http.response.start":

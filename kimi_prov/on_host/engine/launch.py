@@ -1,10 +1,11 @@
-"""`engine -m MODULE ARGUMENT...` starts an engine behind the gate, in the engine's own python.
+"""`engine -m MODULE ARGUMENT...` starts an engine behind the key check, in the engine's own python.
 
-With `--headless` among vLLM's arguments it starts a rank that another host serves for: it opens no
-port for requests, and needs no gate.
+With `--headless` among vLLM's arguments it starts a rank of a group: a rank opens no port for
+requests, and needs no key check.
 
-vLLM's own key guards some of its paths only, and sglang takes one on its command line, which
-everybody may read, and logs it. So neither gets the key that way: the gate reads it from its file.
+vLLM's own key protects only some of its paths, and sglang takes its key on the command line, which
+every local user may read, and logs it. So neither gets the key that way: the key check reads it
+from its file.
 
 Decides: the machine key between proxy and engine (how an engine gets that gate).
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HEADLESS = "--headless"
-# As vLLM imports it.
+# vLLM imports it by this name.
 GATE = f"{Gate.__module__}.{Gate.__qualname__}"
 
 
@@ -40,7 +41,7 @@ class Hidden(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return what stands in a log."""
+        """Return the text that a log shows."""
         return "'***'"
 
 
@@ -74,12 +75,12 @@ def start(module: str, arguments: list[str]) -> int:
 def run_headless(arguments: list[str]) -> None:
     """Run vLLM's workers of this host for a head elsewhere, until they end.
 
-    Its server's module parses `--headless` and then serves all the same; `vllm serve` does not, and
-    asks for metadata of a package that the CPU build lacks. So its parser and what that calls are
-    used as they are.
+    Its server's module parses `--headless` and then serves all the same; `vllm serve` does not, but
+    needs metadata of a package that the CPU build lacks. So this uses its parser and calls the same
+    functions.
     """
     _prefer_engine_modules()
-    # As vLLM's own entry points do before they parse.
+    # vLLM's own entry points do this before they parse.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     sys.argv = ["vllm", *arguments]
     serve: Any = import_module("vllm.entrypoints.cli.serve")
@@ -90,7 +91,7 @@ def run_headless(arguments: list[str]) -> None:
 
 
 def _prefer_engine_modules() -> None:
-    """Let what this file brings along besides its own code hide no module of the engine's."""
+    """Prevent that the program's own packages hide a module of the engine."""
     sys.path.append(sys.path.pop(0))
 
 
@@ -104,9 +105,9 @@ def _report_error(run: Callable[[], object]) -> int:
 
 
 def guard_sglang(key: str) -> None:
-    """Have sglang's server ask for the key at every path, and send it when it warms up.
+    """Make sglang's server require the key at every path, and send it when it warms up.
 
-    Its parser is where it can be taken in: what is imported before would come too early for it.
+    The server is changed while its parser runs: an import before that would come too early.
     """
     parse = argparse.ArgumentParser.parse_args
 
@@ -119,7 +120,7 @@ def guard_sglang(key: str) -> None:
         found = parse(self, args, namespace)
         if hasattr(found, "api_key"):
             found.api_key = Hidden(key)
-            # Its own middleware leaves what begins with /health or /metrics open.
+            # sglang's own middleware leaves paths open that begin with /health or /metrics.
             auth: Any = import_module("sglang.srt.utils.auth")
             auth.add_api_key_middleware = _add_gate
         return found

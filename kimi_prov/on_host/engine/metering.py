@@ -1,9 +1,9 @@
-"""Counts what each key uses, inside the engine's web server, and keeps out who has used enough.
+"""Counts what each key uses, inside the engine's web server, and refuses keys over their limits.
 
-The proxy says in two headers whose request it is and under which rule. The counter of the machine
-says whether it may begin; what was used stands in the answer itself, in `usage`. An engine leaves
-that out of a stream unless it is asked: so it is asked, and what the client did not want is taken
-out again. Of questions and answers nothing is kept.
+The proxy says in two headers whose request it is and under which rule. The machine's counter says
+whether it may begin; what was used is in the answer itself, in `usage`. In a stream an engine sends
+`usage` only if it is asked: so it is asked, and what the client did not request is removed again.
+Nothing of questions and answers is stored.
 
 Decides: what counts as usage.
 Applied by: playbooks/usage.yml.
@@ -27,22 +27,22 @@ from kimi_prov.contract import key_rules, paths
 if TYPE_CHECKING:
     from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
-# So long an answer waits for a counter that is being started anew.
+# Seconds that a request waits for a counter that is being restarted.
 MAX_WAIT_S = 5.0
 _POLL_INTERVAL_S = 0.1
 _TIMEOUT_S = 5.0
-# A long answer is told in parts: what the end of the engine itself may take.
+# Seconds after which a long answer is reported in parts: a crash of the engine loses at most this.
 PART_S = 5.0
 # Requests whose use waits for the counter; it is never away for so many.
 _MAX_QUEUED = 20000
-# Larger answers have no `usage` that is looked for: no engine writes any.
+# Larger answers are not searched for `usage`: no engine writes any.
 _MAX_BODY_BYTES = 64 << 20
 _STREAM = b"text/event-stream"
-# Whose streams take `stream_options`; those of others tell by themselves.
+# Endpoints whose streams take `stream_options`; other streams report their use anyway.
 _ASKED = ("/chat/completions", "/completions")
-# Whose answer may be computed after it was given.
+# Endpoints whose answer may be computed after it was returned.
 _DETACHED = "/responses"
-# What the engines' own reading of JSON takes for yes, beside `true` and 1.
+# Values that the engines' own JSON parsers take for true, besides `true` and 1.
 _YES = ("1", "true", "t", "yes", "y", "on")
 
 
@@ -66,7 +66,7 @@ class Line:
             writer.write(json.dumps(said).encode() + b"\n")
             line = await asyncio.wait_for(reader.readline(), _TIMEOUT_S)
             answer = json.loads(line)
-        # Before Python 3.11 asyncio's is another class.
+        # Before Python 3.11 asyncio's TimeoutError is another class.
         except (asyncio.TimeoutError, OSError, ValueError) as error:
             self.close()
             raise AwayError(str(error)) from error
@@ -92,18 +92,18 @@ class Use:
 
     @property
     def completion(self) -> int:
-        """Tokens of the answer: as the engine told them, else the pieces that were sent."""
+        """Return the answer's tokens as the engine reported them, else its pieces."""
         return self._final or sum(self._by_choice.values()) or self._pieces
 
     def count_piece(self, data: bytes) -> None:
-        """Count a piece of an answer that tells nothing of what was used."""
+        """Count a piece of an answer that does not report its use."""
         self._pieces += b"delta" in data or b'"text"' in data
 
     def add_usage(self, usage: object, choices: object = None) -> None:
-        """Take over an engine's `usage`; with `choices` it is that of a piece of a stream."""
+        """Store an engine's `usage`; with `choices` it belongs to a piece of a stream."""
         if not isinstance(usage, Mapping):
             return
-        # Of OpenAI's chats and completions, or of its responses and Anthropic's messages.
+        # Names of OpenAI's chats and completions, or of its responses and Anthropic's messages.
         prompt = _get_number(usage, "prompt_tokens")
         if prompt is None:
             parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -123,7 +123,7 @@ class Use:
             self._final = max(self._final, completion)
 
     def to_message(self, *, ended: bool) -> dict[str, Any]:
-        """Return what the counter is told."""
+        """Return the report for the counter."""
         return {
             "do": "tell",
             "id": self.request,
@@ -142,12 +142,12 @@ def _get_number(usage: Mapping[str, Any], name: str) -> int | None:
 
 
 class Meter:
-    """ASGI middleware, behind the gate: what passes here came through the proxy."""
+    """ASGI middleware behind the key check: the requests here came through the proxy."""
 
     def __init__(self, app: App, address: str = paths.USAGE_SOCKET) -> None:
         self._app = app
         self._address = address
-        # What could not be told yet, oldest first.
+        # Reports that could not be sent yet, oldest first.
         self._kept: deque[dict[str, Any]] = deque(maxlen=_MAX_QUEUED)
         self._telling: asyncio.Task[None] | None = None
 
@@ -174,7 +174,7 @@ class Meter:
                 await self._app(scope, receive, passing.send)
             finally:
                 if not passing.ended:
-                    # Whoever asked has gone, and this task may be about to be ended.
+                    # The client has gone, and this task may be about to be cancelled.
                     self._later(use.to_message(ended=True))
         finally:
             line.close()
@@ -190,10 +190,10 @@ class Meter:
                 break
             except AwayError:
                 if not limited:
-                    # It is told at its end, and counted then.
+                    # It is reported at its end, and counted then.
                     return None
                 if time.monotonic() > until:
-                    said = "What this key has used cannot be told now; try again."
+                    said = "The use of this key cannot be counted now; try again."
                     return 503, "server_error", said, 5
                 await asyncio.sleep(_POLL_INTERVAL_S)
         if found.get("ok") is not False:
@@ -203,7 +203,7 @@ class Meter:
         return 429, kind, said, wait_s
 
     async def tell(self, line: Line, use: Use, *, ended: bool) -> None:
-        """Tell the counter what a request has used; kept for later where it is away."""
+        """Report what a request has used; keep the report where the counter is away."""
         try:
             await self._deliver(line)
             await line.say(**use.to_message(ended=ended))
@@ -212,11 +212,11 @@ class Meter:
                 self._later(use.to_message(ended=True))
 
     async def _deliver(self, line: Line) -> None:
-        """Tell what was kept. Raises AwayError where the counter is still away."""
+        """Send the kept reports. Raises AwayError where the counter is still away."""
         while self._kept:
             said = self._kept[0]
             await line.say(**said)
-            # Another request may have told it meanwhile: the counter knows it by its id.
+            # Another request may have sent it meanwhile: the counter knows it by its id.
             if self._kept and self._kept[0] is said:
                 self._kept.popleft()
 
@@ -240,15 +240,15 @@ class Meter:
 
 
 class _Passing:
-    """One request on its way through: what it is asked for, and what comes back."""
+    """One request on its way through: what it requests, and what comes back."""
 
     def __init__(self, meter: Meter, line: Line, use: Use, send: Send) -> None:
         self.ended = False
-        # Nobody would be told what it uses.
+        # The use of this request could not be reported to anyone.
         self.detached = False
         self._meter, self._line, self._use, self._send = meter, line, use, send
         self._asked = False
-        # What the client itself wants of `usage` in a stream: at its end, in every piece.
+        # Whether the client itself requests `usage` in a stream: at its end, in every piece.
         self._at_end, self._always = True, True
         self._streams = False
         self._rest = b""
@@ -259,7 +259,7 @@ class _Passing:
         self._told_at = time.monotonic()
 
     async def request_usage(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-        """Have the engine tell what a stream used, whether or not the client wants to know."""
+        """Make the engine report what a stream used, whether or not the client requests it."""
         path = str(scope["path"])
         if not path.endswith((*_ASKED, _DETACHED)):
             return scope, receive
@@ -294,7 +294,7 @@ class _Passing:
         return scope, replay
 
     def _with_usage(self, body: bytes) -> bytes | None:
-        """Return the body of a request for a stream that tells its use; None where it is as is."""
+        """Return the body of a request whose stream reports its use; None where it is unchanged."""
         wish = _parse_object(body)
         given = wish.get("stream_options")
         if not _is_yes(wish.get("stream")) or not (given is None or isinstance(given, dict)):
@@ -306,12 +306,12 @@ class _Passing:
         options.update(include_usage=True, continuous_usage_stats=True)
         start = body.lstrip()
         if "stream_options" not in wish and start.startswith(b"{") and b"\0" not in start[:4]:
-            # A long conversation is not written anew.
+            # The body of a long conversation is not serialised again.
             return b'{"stream_options":' + json.dumps(options).encode() + b"," + start[1:]
         return json.dumps({**wish, "stream_options": options}).encode()
 
     async def send(self, message: Message) -> None:
-        """Pass on what the engine answers, and read in it what was used."""
+        """Pass on the engine's answer, and read in it what was used."""
         if message["type"] == "http.response.start":
             heads = {name.lower(): value for name, value in message["headers"]}
             self._streams = heads.get(b"content-type", b"").lower().startswith(_STREAM)
@@ -342,7 +342,7 @@ class _Passing:
             self._use.add_usage(_parse_object(body).get("usage"))
 
     async def _stream(self, body: bytes, *, more: bool) -> bytes:
-        """Read the whole events of a stream; half an event waits for its end."""
+        """Read the complete events of a stream; a partial event waits for its end."""
         events = (self._rest + body).split(b"\n\n")
         self._rest = events.pop()
         told = [self._event(event) for event in events]
@@ -350,7 +350,8 @@ class _Passing:
         if not more or b"\r\n\r\n" in self._rest:
             out, self._rest = out + self._rest, b""
         if any(_is_last(event) for event in events):
-            # Before the client knows that it is over, and may ask the next.
+            # Reported before the client knows that the answer is over, and may send the next
+            # request.
             await self._end()
         elif time.monotonic() - self._told_at > PART_S:
             self._told_at = time.monotonic()
@@ -358,7 +359,7 @@ class _Passing:
         return out
 
     def _event(self, event: bytes) -> bytes | None:
-        """Read one event; return what the client gets of it, None where it is ours alone."""
+        """Read one event; return what the client gets of it, None where it is only for us."""
         head, mark, data = event.partition(b"data: ")
         piece = _parse_object(data) if b'"usage"' in data else {}
         if not piece:
@@ -403,7 +404,7 @@ def _is_yes(value: object) -> bool:
 
 
 def _is_last(event: bytes) -> bool:
-    """Whether an event ends a stream of chats, responses or messages."""
+    """Return whether an event ends a stream of chats, responses or messages."""
     return event.endswith(b"data: [DONE]") or event.startswith(
         (b"event: response.completed", b"event: response.incomplete", b"event: message_stop")
     )
@@ -424,7 +425,7 @@ def _set_content_length(headers: list[tuple[bytes, bytes]], size: int) -> list[t
 
 
 async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) -> None:
-    """Refuse in the form that OpenAI's clients read; they wait and ask again by themselves."""
+    """Refuse in the form that OpenAI's clients read; they wait and retry by themselves."""
     code = "rate_limit_exceeded" if status == 429 else "usage_unavailable"
     headers = [(b"retry-after", str(wait_s).encode())]
     if wait_s > key_rules.WAITS_S:
@@ -435,7 +436,7 @@ async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) ->
 
 
 async def _refuse_detached(send: Send) -> None:
-    said = "An answer in the background is not given here: ask without it, or for a stream."
+    said = "Background answers are not supported here: request without it, or a stream."
     kind = "invalid_request_error"
     error = {"message": said, "type": kind, "param": "background", "code": "unsupported_value"}
     await _send_error(send, 400, error, [])

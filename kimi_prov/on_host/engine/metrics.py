@@ -1,4 +1,4 @@
-"""What an engine counts, as the text of its /metrics tells it."""
+"""An engine's counters and gauges, parsed from the text of its /metrics."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LINE = re.compile(r"^((?:vllm|sglang):\w+)(?:\{.*\})? (\S+)(?: \d+)?$", re.MULTILINE)
-# What a server is at, by the names of vLLM (the same in 0.19.1, 0.25.1 and 0.32.0) and of sglang-kt
-# 0.7.2: share of the cache in use, requests that run and wait, and since its start the requests
-# that had to make room, prompt tokens that were looked up in the cache, and those found there.
+# The state of a server, by the names of vLLM (the same in 0.19.1, 0.25.1 and 0.32.0) and of
+# sglang-kt 0.7.2: share of the cache in use, requests that run and wait, and since its start the
+# preempted requests, prompt tokens that were looked up in the cache, and those found there.
 _NAMES = (
     (
         "vllm:kv_cache_usage_perc",
@@ -33,9 +33,9 @@ _NAMES = (
     ),
 )
 
-# Moved by the steps of an engine alone: its web server alone moves none of them. vLLM's scheduler
-# reports each step, and so each piece of a long prompt moves the use of the cache, long before a
-# token; sglang's reports each piece of a prompt, and every 40th step of an answer.
+# Changed only by steps of the engine, never by its web server alone. vLLM's scheduler reports each
+# step, so each piece of a long prompt changes the use of the cache, long before a token; sglang's
+# reports each piece of a prompt, and every 40th step of an answer.
 _STEPS = frozenset(
     (
         *("vllm:iteration_tokens_total_count", "vllm:iteration_tokens_total_sum"),
@@ -51,7 +51,7 @@ _STEPS = frozenset(
 
 @dataclass(frozen=True)
 class State:
-    """What a server is at; None is what it does not tell."""
+    """The state of a server; None for what it does not report."""
 
     cache_use: float | None
     running: float
@@ -62,9 +62,9 @@ class State:
 
 
 def sum_counts(metrics: str) -> dict[str, float]:
-    """Sum each count over its labels, by its name with the engine's prefix (`vllm:NAME`).
+    """Sum each counter over its labels, by its name with the engine's prefix (`vllm:NAME`).
 
-    What is not finite is left out.
+    Values that are not finite are left out.
     """
     found: dict[str, float] = {}
     for name, value in _parse_rows(metrics):
@@ -73,15 +73,15 @@ def sum_counts(metrics: str) -> dict[str, float]:
 
 
 def count_steps(metrics: str) -> dict[str, float]:
-    """Give each count of the engine's steps, which move while it goes on, from its /metrics.
+    """Return the counters of the engine's steps, which change while it makes progress.
 
-    Empty for a text that tells none of them.
+    Empty for a text without them.
     """
     return {name: value for name, value in sum_counts(metrics).items() if name in _STEPS}
 
 
 def _find_largest(metrics: str) -> dict[str, float]:
-    """Give the largest value of each name over its labels: of shares, whose sum says nothing."""
+    """Return the largest value of each name over its labels: for shares, which have no sum."""
     found: dict[str, float] = {}
     for name, value in _parse_rows(metrics):
         found[name] = max(found.get(name, value), value)
@@ -99,7 +99,7 @@ def _parse_rows(metrics: str) -> Iterator[tuple[str, float]]:
 
 
 def parse_state(metrics: str) -> State | None:
-    """Read what a server of either engine is at; None where its requests are not told."""
+    """Read the state of a server of either engine; None where the text does not report requests."""
     summed = sum_counts(metrics)
     for cache, running, waiting, *counts in _NAMES:
         if running in summed and waiting in summed:
@@ -112,7 +112,7 @@ def _sum_known(
     summed: Mapping[str, float], names: list[str]
 ) -> tuple[float | None, float | None, float | None]:
     preemptions, queried, hit = (summed.get(name) for name in names)
-    # A counter of sglang's with a label is not there until it counts: what is asked for is.
+    # sglang does not list a counter with a label before it counts: what is requested is 0 then.
     if queried is not None:
         preemptions, hit = preemptions or 0.0, hit or 0.0
     return preemptions, queried, hit

@@ -1,7 +1,7 @@
-"""Quarantines NCCL plugins that fail on one machine: Google's GIB, on disk and in loader's cache.
+"""Quarantines NCCL plugins that fail on one machine: Google's GIB, and its entries of the loader.
 
-`nccl-plugins [--check]`: what lies there is moved, not deleted, so that `destroy` can bring it
-back; renaming alone did not help those who tried, for the loader still knew the files.
+`nccl-plugins [--check]`: the files are moved, not deleted, so that `destroy` can restore them.
+Renaming them in place does not help: the loader would still find the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
 
 
 def quarantine(*, check: bool) -> NcclPluginsAnswer:
-    """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
+    """Move the files below `layout.QUARANTINE` and rebuild the loader's cache."""
     found = _find_plugins()
     if not found or not found["present"]:
         return {"changed": False, "moved": []}

@@ -1,8 +1,8 @@
 """Runs one NCCL all-reduce over all GPUs of the machine, with the engine's own Python and torch.
 
-`nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and records
-`proof` where the sum was right: a proof holds for one engine and one driver. The ranks are started
-by `nccl-proof --ranks`, in the sandbox: they are code of the engine.
+`nccl-proof` reads {"python", "ranks", "env", "proof"} from standard input, and records `proof`
+where the sum was right: a proof is valid for one engine and one driver. `nccl-proof --ranks` starts
+the ranks in the sandbox, because they run the engine's code.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from kimi_prov.on_host.system.files import write_json
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import NcclProofAnswer
 
-# The first collective of a machine sets its channels up; a plugin hangs instead of failing.
+# Seconds: the first collective of a machine sets its channels up, and a bad plugin hangs instead of
+# failing.
 TIMEOUT_S = 180.0
 _START_TIMEOUT_S = 30.0
 _MIB = 1 << 20
 _MAX_SAID_LENGTH = 400
-# Of one host of a group too: the sandbox reaches no other address than the loopback's.
+# Also for a host of a group: the sandbox reaches only the loopback address.
 _NETWORK = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_SOCKET_FAMILY": "AF_INET"}
-# One rank: what every other has added to its ones has to come back.
+# One rank: the sum must contain the ones of every other rank.
 _RANK = """\
 import datetime, os, torch
 import torch.distributed as group
@@ -48,7 +49,7 @@ group.destroy_process_group()
 
 
 def main(argv: list[str]) -> int:
-    """Prove and record; `--ranks` is what the sandbox runs."""
+    """Prove and record; the sandbox runs `--ranks`."""
     request = json.load(sys.stdin)
     if "--ranks" in argv:
         return answer(prove(request))
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run_in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what the ranks said; it is data, whatever it looks like."""
+    """Return the output of the ranks; it is untrusted data."""
     done = sandbox.run(
         *(request["python"], "-I", paths.ZIPAPP, "nccl-proof", "--ranks"),
         env={"PATH": os.defpath, **request["env"]},
@@ -118,7 +119,7 @@ def _find_free_port() -> int:
 
 
 def _await_rank(process: subprocess.Popen[str], end: float) -> str:
-    """Empty where the rank came to the right sum before `end`; else its last lines."""
+    """Return empty where the rank got the right sum before `end`; else its last lines."""
     try:
         text, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:

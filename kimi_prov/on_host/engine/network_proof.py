@@ -1,8 +1,8 @@
 """Measures the network between the hosts of a group, with the engine's own Python and torch.
 
-`network-proof` runs on all hosts of a group at the same time, and beside an engine that serves: it
-takes some seconds, one port of the group's and little memory. It reads the group from the plan on
-the machine and has `network-proof --rank ...` run in the sandbox, as code of the engine.
+`network-proof` runs on all hosts of a group at the same time, also beside an engine that serves: it
+takes some seconds, one port of the group and little memory. It reads the group from the plan on the
+machine and runs `network-proof --rank ...` in the sandbox, because that is code of the engine.
 
 The figures are those of nccl-tests (doc/PERFORMANCE.md of NVIDIA/nccl-tests): an all-reduce of S
 bytes over n ranks that takes t seconds has the bus bandwidth S / t x 2 (n - 1) / n, which is what
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.group import GroupPlan
 
-# The last to come imports torch from a slow disk while its engine serves.
+# Seconds: the last rank may import torch from a slow disk while its engine serves.
 _MEETING_TIMEOUT_S = 90
 _TIMEOUT_S = 150.0
 _MIB = 1 << 20
@@ -45,9 +45,9 @@ _MAX_SAID_LENGTH = 400
 
 
 def main(argv: list[str]) -> int:
-    """Answer with {"rank", "found", "said", "link"}; `--rank` is what the sandbox runs.
+    """Answer with {"rank", "found", "said", "link"}; the sandbox runs `--rank`.
 
-    `found` is what `measure` returns, None where it could not measure: `said` has the reason then.
+    `found` is the result of `measure`, None where it failed: `said` has the reason then.
     """
     if argv:
         options = _parse_options(argv)
@@ -82,7 +82,7 @@ def _parse_options(argv: list[str]) -> argparse.Namespace:
 
 
 def _run_in_sandbox(plan: MachinePlan, group: GroupPlan) -> dict[str, Any]:
-    """Return what this rank measured, or why it did not; it is data, whatever it looks like."""
+    """Return what this rank measured, or why it failed; it is untrusted data."""
     instance = plan["instances"][0]
     gpus = bool(instance["gpus"])
     python = f"{plan['engine']['env_dir']}/bin/python"
@@ -90,7 +90,7 @@ def _run_in_sandbox(plan: MachinePlan, group: GroupPlan) -> dict[str, Any]:
         "rank": group["rank"],
         "size": group["size"],
         "master": group["members"][0]["address"],
-        # The last of those that the firewall leaves to the group: engines count up from the first.
+        # The last port that the firewall opens to the group: engines count up from the first.
         "port": group["last_port"],
         "interface": group["interface"],
         "backend": "nccl" if gpus else "gloo",
@@ -127,9 +127,9 @@ def _parse_positive(value: object) -> float:
 
 
 def describe_link(group: GroupPlan, machine: Machine) -> dict[str, Any]:
-    """Return what the network of the group promises here; speeds in bits a second.
+    """Return the expected speeds of the group's network on this host, in bits a second.
 
-    `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
+    `rdma_bits_per_s` is the slowest of the devices that NCCL uses, None without them.
     """
     rows = {row["name"]: row for row in interfaces.list_interfaces(machine)}
     own, rdma = rows.get(group["interface"] or ""), group.get("rdma")
@@ -151,8 +151,8 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> di
     """Measure as one of `size` processes that call this; all of them return about the same.
 
     {"backend", "bandwidth_bytes_s", "latency_s", "bytes"}: bytes a second as above, seconds, and
-    the size of the large tensor. Raises what torch raises where a peer does not come or a
-    connection breaks, and HostError for a wrong sum.
+    the size of the large tensor. Raises what torch raises where a peer is missing or a connection
+    breaks, and HostError for a wrong sum.
     """
     torch: Any = import_module("torch")
     group: Any = import_module("torch.distributed")
@@ -162,11 +162,11 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> di
         torch.cuda.set_device(where)
     patience = datetime.timedelta(seconds=_MEETING_TIMEOUT_S)
     group.init_process_group(backend, rank=rank, world_size=size, timeout=patience)
-    # By itself a barrier of NCCL's may take the GPU that has the rank's number.
+    # Without a device a barrier of NCCL may use the GPU that has the rank's number.
     alone = {"device_ids": [where.index]} if backend == "nccl" else {}
 
     def timed(values: Any, rounds: int) -> float:  # noqa: ANN401 - a tensor
-        """Seconds of one round."""
+        """Return the seconds of one round."""
         group.barrier(**alone)
         start = time.monotonic()
         for _ in range(rounds):
@@ -177,7 +177,7 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> di
 
     try:
         small = torch.zeros(1, device=where)
-        # The first ones make connections, and tell how much the link carries.
+        # The first rounds open connections, and show the speed of the link.
         timed(small, 3)
         trial = torch.zeros(_MIN_BYTES // _FLOAT, device=where)
         timed(trial, 1)

@@ -1,7 +1,7 @@
-"""What of a plan's placement can be kept where a job or a pod gets less than the planned machine.
+"""What of the planned placement is possible in a job or a pod with less than the planned machine.
 
-Its cgroup may hide NUMA nodes and processors, and only there is it known by which address the
-others are reached. Each function adds to `notes` what is not as planned.
+Its cgroup may hide NUMA nodes and processors, and only there is the address known by which other
+nodes are reached. Each function adds to `notes` what differs from the plan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def find_hidden_nodes(planned: Sequence[int]) -> list[int]:
 def remove_hidden_binding(
     arguments: list[str], hidden: list[int], notes: list[str], advice: str = ""
 ) -> list[str]:
-    """Leave out the flags that bind workers to nodes which the cgroup hides."""
+    """Leave out the flags that bind workers to nodes that the cgroup hides."""
     if not hidden or _NUMA_FLAGS[0] not in arguments:
         return list(arguments)
     notes.append(
@@ -49,7 +49,7 @@ def remove_hidden_binding(
 
 
 def build_numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]:
-    """Return the words before the engine's command; none where they cannot be kept."""
+    """Return the words before the engine's command; none where they are not possible."""
     if not wanted:
         return []
     words = " ".join(wanted)
@@ -63,7 +63,8 @@ def build_numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> lis
             f"the cgroup hides NUMA nodes {format_list(hidden)}: memory is not placed by {words}"
         )
         return []
-    # A container's filter of system calls may refuse what numactl does, which then starts nothing.
+    # A container's filter of system calls may refuse numactl's calls; then the engine would not
+    # start.
     tried = run(program, *wanted, "true")
     if tried.returncode != 0:
         notes.append(
@@ -78,7 +79,7 @@ def choose_threads(
 ) -> dict[str, str]:
     """Return the processors of an engine without GPUs where it does not have the planned ones.
 
-    `allowed`: those it may run on; `count`: how many of them it has time for.
+    `allowed`: the processors that it may use; `count`: the CPU time that it has, in processors.
     """
     planned = environment.get(_BIND)
     if not planned or planned == "auto":
@@ -90,14 +91,14 @@ def choose_threads(
     more = [cpu for cpu in allowed if cpu not in kept]
     used = sorted([*kept, *more][: min(count, len(wanted))])
     notes.append(
-        f"processors {format_list(list(allowed))} are there, with the time of {count}, and not the "
+        f"processors {format_list(list(allowed))} may be used, with the time of {count}, not the "
         f"planned {planned}: {format_list(used)} are used"
     )
     return {_BIND: format_list(used)}
 
 
 def choose_network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict[str, str]:
-    """Return what tells the engine by which of its addresses another node reaches it."""
+    """Return the variables that set the address by which another node reaches the engine."""
     address, interface = find_own_address(peer)
     if interface is None:
         notes.append(

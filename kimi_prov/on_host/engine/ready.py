@@ -4,8 +4,8 @@
     ready --gpus 0,1                    before the engine: nothing else holds these GPUs' memory
     ready --port N --model M --pid P    after it was started: a chat of one token was answered
 
-The unit's TimeoutStartSec is the limit, but for the GPUs: what holds them after two minutes is not
-the last of a crashed predecessor, and a person has to look.
+The unit's TimeoutStartSec is the limit. Only for the GPUs it is two minutes: after that their
+memory is not held by the rest of a crashed process, and a person has to look.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kimi_prov.on_host.system.process import run
 
 _POLL_INTERVAL_S = 1.0
 _TIMEOUT_S = 120.0
-# Beyond any answer of an engine, also with the metrics of many ranks.
+# Bytes: more than any answer of an engine, also with the metrics of many ranks.
 _MAX_BYTES = 32 << 20
 _GPU_TIMEOUT_S = 120.0
-# What the driver itself, and a desktop, may hold.
+# MiB that the driver itself, and a desktop, may hold.
 _MIN_HELD_MIB = 2048
 
 
 def main(argv: list[str]) -> int:
-    """Wait; 0 when it is ready, 1 when the process that it waits for has ended."""
+    """Wait; return 0 when it is ready, 1 when the process that it waits for has ended."""
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--weights", metavar="DIR")
     parser.add_argument("--gpus", metavar="LIST")
@@ -61,7 +61,7 @@ def wait_for_weights(directory: str) -> int:
 
 
 def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
-    """Wait until these GPUs' memory is free; 1 with who holds it when that takes too long."""
+    """Wait until these GPUs' memory is free; on a timeout log who holds it and return 1."""
     started = time.monotonic()
     reported = ""
     while True:
@@ -73,7 +73,7 @@ def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
             reported = reason
         if time.monotonic() - started > patience_s:
             print(
-                f"given up after {patience_s:.0f} s: {reason}; end what holds the memory, or "
+                f"gave up after {patience_s:.0f} s: {reason}; end what holds the memory, or "
                 "restart the machine where nvidia-smi lists nothing",
                 flush=True,
             )
@@ -82,7 +82,7 @@ def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
 
 
 def _find_gpu_users(gpus: list[int]) -> str | None:
-    """Return what keeps the GPUs from being free; None where they are free."""
+    """Return what keeps the GPUs' memory in use; None where it is free."""
     table = _run_nvidia_smi("--query-gpu=index,uuid,memory.used")
     rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
     used = {int(row[0]): row for row in rows if len(row) == 3 and row[0].isdigit()}
@@ -106,7 +106,7 @@ def _list_gpu_processes() -> dict[str, str]:
     ).splitlines():
         cells = [cell.strip() for cell in line.split(",", 2)]
         if len(cells) == 3:
-            # Of another user's process nvidia-smi tells the name to root alone.
+            # nvidia-smi names another user's process only to root.
             name = "process" if cells[2].startswith("[") else cells[2]
             found.setdefault(cells[0], []).append(f"{name} ({cells[1]})")
     return {uuid: ", ".join(names) for uuid, names in found.items()}
@@ -118,7 +118,7 @@ def _run_nvidia_smi(question: str) -> str | None:
 
 
 def wait_for_chat(port: int, model: str, pid: int) -> int:
-    """Wait until the engine on this port answers one token; it must be process `pid`'s."""
+    """Wait until the engine on this port answers one token; it must be that of process `pid`."""
     started = time.monotonic()
     reported = ""
     while True:
@@ -142,9 +142,9 @@ def _check_health(port: int) -> str | None:
 def request_token(
     port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = ""
 ) -> str | None:
-    """Ask the engine for one token; None when it came, else why not.
+    """Request one token from the engine; return None when it came, else the reason.
 
-    `asker`: by which name it is asked, as the proxy tells an engine the name of a client's key.
+    `asker`: the name under which it is requested, as the proxy passes the name of a client's key.
     """
     question = {
         "model": model,
@@ -168,7 +168,7 @@ def send_request(
 ) -> tuple[str | None, str]:
     """Send one request over the loopback, with the machine key.
 
-    Returns None when it was answered with 200, else why not, and the answer's text.
+    Returns None when it was answered with 200, else the reason, and the answer's text.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     key = machine_key.read(Path(MACHINE_KEY))

@@ -1,4 +1,4 @@
-"""How the engine really runs: which CPUs it may use, where its memory lies, what it listens on."""
+"""The placement of a running engine: its CPUs, the nodes of its memory, its ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NODE_PAGES = re.compile(r"\bN(\d+)=(\d+)")
 _HUGE_PAGES = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
-# Pages of files lie where whoever read them first was: libraries are shared between engines.
+# Pages of files are on the node of the process that read them first: engines share libraries.
 _FILE_MAPPING = re.compile(r" file=(?!/dev/shm/|/memfd:)")
 _PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
 
@@ -26,7 +26,7 @@ _PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
 def parse_numa_maps(text: str) -> dict[str, Any]:
     """Sum a process's numa_maps: bytes on each node, and how often each memory policy occurs.
 
-    Bytes are those of its own memory, shared memory with it; pages of files are left out.
+    Bytes are those of its own and of shared memory; pages of files are left out.
     """
     nodes: dict[str, int] = {}
     policies: dict[str, int] = {}
@@ -45,7 +45,7 @@ def parse_numa_maps(text: str) -> dict[str, Any]:
 
 
 def parse_status(text: str) -> dict[str, Any]:
-    """Return the lines of /proc/PID/status that say where a process may run and how big it is."""
+    """Return the lines of /proc/PID/status about the CPUs, nodes and size of a process."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     resident = fields.get("VmRSS", "0 kB").split()
     return {
@@ -73,19 +73,19 @@ def list_processes(
                 "huge_bytes": _count_huge_bytes(proc / pid),
             }
         except OSError:
-            continue  # it ended meanwhile
+            continue  # It ended meanwhile.
         found.append({"pid": int(pid), **status, **parse_numa_maps(maps), **more})
     return sorted(found, key=lambda process: -process["resident_bytes"])
 
 
 def _count_huge_bytes(directory: Path) -> int | None:
-    """Bytes of a process in huge pages; None where the kernel has no figure."""
+    """Return the bytes of a process in huge pages; None where the kernel has no figure."""
     text = read_text(directory / "smaps_rollup")
     return sum(int(kib) * 1024 for kib in _HUGE_PAGES.findall(text)) if text else None
 
 
 def _count_threads(directory: Path) -> dict[str, int]:
-    """CPU list to number of threads that are held to it."""
+    """Return, by CPU list, the number of threads that are bound to it."""
     held: dict[str, int] = {}
     for task in (directory / "task").glob("*/status"):
         cpus = parse_status(read_text(task))["cpus"]
@@ -94,7 +94,7 @@ def _count_threads(directory: Path) -> dict[str, int]:
 
 
 def find_listeners(ports: list[int], proc: Path = Path("/proc")) -> dict[str, list[str]]:
-    """For each port the addresses on which something listens (`127.0.0.1`, `::`, `any`, ...)."""
+    """Return, by port, the addresses on which a process listens (`127.0.0.1`, `::`, `any`, ...)."""
     found: dict[str, list[str]] = {str(port): [] for port in ports}
     for name in ("net/tcp", "net/tcp6"):
         for line in read_text(proc / name).splitlines()[1:]:
@@ -119,7 +119,7 @@ def _format_address(text: str) -> str:
 
 
 def collect(paths: Paths) -> RuntimeAnswer:
-    """Return the plan as applied and, for each instance, its unit and its processes' placement."""
+    """Return the applied plan and, for each instance, its unit and its processes' placement."""
     plan = plans.read_machine_plan(paths.plan)
     instances = plan.get("instances", [])
     names = [unit_names.get_engine_unit(item) for item in instances]

@@ -1,9 +1,10 @@
 """`serve-ensure` writes the engine's units and makes exactly the planned instances run.
 
-It compares with what runs, not with what changed. Each unit carries a stamp of what its process
-depends on in the environment variable KIMI_STAMP. A process with another stamp is restarted
-where the unit that it was started with differs in meaning. So the next apply completes one that was
-killed between writing a unit and restarting, and a process that an older version started continues.
+The running processes are compared with the plan, whatever this run changed. Each unit has a digest
+of what its process depends on in the environment variable KIMI_STAMP. A process with another digest
+is restarted where the unit that it was started with differs in meaning. So the next apply completes
+one that was killed between writing a unit and restarting, and a process that an older version
+started continues.
 
 Decides: when an instance restarts.
 Applied by: roles/serve.
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import ServeAnswer, WrittenFile
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# What starts an engine behind the machine key, in the program on the machine.
+# The subcommand that starts an engine behind the machine key.
 _LAUNCH = "kimi_prov/on_host/engine/launch.py"
-# What starts it in a group: a program that has it has the other too.
+# The subcommand that starts it in a group; a program that has it has the other too.
 _SUPERVISOR = "kimi_prov/on_host/group/supervisor.py"
 _DROP_IN = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d+)\.service\.d")
 _PROPERTIES = (
@@ -57,8 +58,8 @@ _PROPERTIES = (
 def main(argv: list[str]) -> int:
     """Read {"template": TEXT, "drop_ins": {UNIT: TEXT}} from standard input.
 
-    `template` is the file that the units share, of which a host has one kind: instances of its own
-    engines, or its part of a group's.
+    `template` is the file that the units share; a host has one kind of them: instances of its own
+    engines, or its part of a group's engine.
 
     `--check` only reports what would be done. Starts do not wait for readiness. The answer is
     {"changed", "started", "restarted", "removed", "reasons", "written", "made"}: `reasons` has
@@ -76,12 +77,12 @@ def main(argv: list[str]) -> int:
 
 
 def allow_start(places: started.UnitPaths) -> None:
-    """Let engines start on a machine that was stopped, or is asleep: it is so no longer."""
+    """Remove the stop state of a machine that was stopped or asleep, so that engines start."""
     stop_state.clear(paths.Paths(places.root))
 
 
 def read_planned(plan: MachinePlan, places: started.UnitPaths) -> tuple[str, dict[str, str]]:
-    """Return what `ensure` takes, as the units of a plan are in place."""
+    """Return the input of `ensure` for the units of the present plan."""
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     return read_text(places.file(names[0])), {
         name: read_text(places.drop_in(name)) for name in names
@@ -98,7 +99,7 @@ def _write_files(rows: list[WrittenFile]) -> None:
 def _start_units(enabled: list[str], begun: list[str], restarted: list[str]) -> None:
     """Enable, start and restart units, and wait for none of them."""
     if begun or restarted:
-        # A start that was asked for counts as none of those that failed one after the other.
+        # A requested start does not count to the unit's limit of failed starts.
         run("systemctl", "reset-failed", *begun, *restarted)
     _run_systemctl("enable", "--quiet", *enabled)
     _run_systemctl("start", "--no-block", *begun)
@@ -115,7 +116,7 @@ def ensure(
 ) -> ServeAnswer:
     """Write units; start, restart and remove until exactly the units in `drop_ins` run.
 
-    `hold`: write and enable them, and leave what runs.
+    `hold`: write and enable them, and leave running processes alone.
     """
     gone = [unit for unit in list_installed(places.units) if unit not in drop_ins and not hold]
     states = read_states([*drop_ins, *gone])
@@ -170,9 +171,8 @@ def ensure(
 def decide_action(state: dict[str, str], *, differs: bool) -> str:
     """Decide on one unit: `start`, `restart` or `leave`, from its systemd properties.
 
-    `differs`: its process was started with another unit. A unit whose start is queued or that
-    waits to be started again is left: it has read nothing yet, and takes the new configuration by
-    itself.
+    `differs`: its process was started with another unit. A unit whose start is queued or that waits
+    for a restart is left alone: it has read nothing yet, and will read the new configuration.
     """
     if state.get("Job", "0") not in ("", "0") and state.get("ActiveState") == "inactive":
         return "leave"
@@ -183,40 +183,40 @@ def decide_action(state: dict[str, str], *, differs: bool) -> str:
 
 
 def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
-    """Refuse to start an engine that an older program cannot start, or an older proxy not reach."""
+    """Raise HostError where the program or the proxy is too old for the new unit."""
     fix = "run  kimi-prov apply  without --tags and --skip-tags"
     needed = _SUPERVISOR if supervised else _LAUNCH
     names = [needed]
-    # Without a program at all the unit itself says so.
+    # Without any program the unit itself reports it.
     with contextlib.suppress(OSError), zipfile.ZipFile(str(places.program)) as program:
         names = program.namelist()
     if needed not in names:
         raise HostError(f"{places.program} is of an older version than this unit", fix)
     config = read_text(places.proxy_config)
-    # One that shows metrics alone sends engines nothing.
+    # A proxy for metrics alone sends no requests to engines.
     if f"backend {haproxy.BACKEND}" in config and paths.MACHINE_KEY not in config:
         raise HostError(f"{places.proxy_config} is of an older version: it sends no key", fix)
 
 
 def list_installed(units: Path) -> list[str]:
-    """List the units of engines that have a drop-in of ours."""
+    """List the units of engines that have one of our drop-ins."""
     found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
     serving = sorted(unit_names.build_serve_name(int(match.group(1))) for match in found if match)
     return [*serving, *([unit_names.RANK] if (units / f"{unit_names.RANK}.d").is_dir() else [])]
 
 
 def read_states(units: list[str]) -> dict[str, dict[str, str]]:
-    """Ask systemd for the state of each unit, by name."""
+    """Read the state of each unit from systemd, by name."""
     return systemd.read_properties(units, _PROPERTIES)
 
 
 def read_running_digest(state: dict[str, str], places: started.UnitPaths) -> str:
-    """Read the stamp that a unit's process was started with; empty where there is none."""
+    """Read the digest with which a unit's process was started; empty where there is none."""
     return started.read_running_digest(started.get_pid(state), places) or ""
 
 
 def remove(unit: str, places: started.UnitPaths, keep: list[Path]) -> None:
-    """Stop and remove a unit that is no longer planned, its file with it where none shares it."""
+    """Stop and remove a unit that is no longer planned, and its file unless it is shared."""
     run("systemctl", "disable", "--quiet", unit)
     run("systemctl", "stop", unit, timeout=300)
     run("systemctl", "reset-failed", unit)

@@ -1,1 +1,1 @@
-"""One model over several machines: the supervisors that start, watch and end its parts together."""
+"""One model over several machines: supervisors start, watch and end its parts together."""

@@ -1,6 +1,6 @@
-"""The engine as a child process: in a process group of its own, and never longer than its parent.
+"""The engine as a child process in its own process group; it never outlives its parent.
 
-The kernel ends it when the supervisor dies, and systemd ends what else is left in the unit.
+The kernel ends it when the supervisor dies, and systemd ends what is then left in the unit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _POLL_INTERVAL_S = 0.1
 
 
 class Child:
-    """A process and those that it starts, as long as they stay in its group."""
+    """A process and its children, as long as they stay in its process group."""
 
     def __init__(self, command: list[str]) -> None:
-        # Loaded before the fork: nothing may be imported between it and the start.
+        # Loaded before the fork: nothing may be imported between the fork and the start.
         libc = ctypes.CDLL(None, use_errno=True)
         parent = os.getpid()
 
@@ -30,7 +30,7 @@ class Child:
             if os.getppid() != parent:
                 os._exit(1)
 
-        # The supervisor has no thread yet: it asks an engine that runs.
+        # The supervisor has no thread at this fork: it starts one once the engine runs.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ class Child:
         )
 
     def describe_end(self) -> str | None:
-        """Tell how it ended; None while it runs."""
+        """Say how the process ended; None while it runs."""
         status = self._process.poll()
         if status is None:
             return None
@@ -51,19 +51,20 @@ class Child:
             return f"was ended by signal {-status}"
 
     def stop(self, grace_s: float, meanwhile: Callable[[], None]) -> None:
-        """End it and its process group: asked at first, then by the kernel."""
+        """End the process and its group: first by SIGTERM, then by SIGKILL."""
         self._signal(signal.SIGTERM)
         until = time.monotonic() + grace_s
         while self._process.poll() is None and time.monotonic() < until:
             meanwhile()
             time.sleep(_POLL_INTERVAL_S)
-        # The engine itself may be gone and its workers not.
+        # The engine itself may be gone while its workers still run.
         self._signal(signal.SIGKILL)
         while self._process.poll() is None:
             meanwhile()
             time.sleep(_POLL_INTERVAL_S)
 
     def _signal(self, number: int) -> None:
-        # Its number is its group's, and not another's before it was waited for with its workers.
+        # The process's number is also its group's number; the kernel gives it to no other process
+        # before the process and its workers were waited for.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)

@@ -1,8 +1,9 @@
-"""What a supervisor does about what it hears: decisions alone, without sockets and processes.
+"""Decides what a supervisor does about each event; it has no sockets and no processes.
 
-A group lives and dies as one. The head waits until every rank has said hello with equal facts, then
-says go; each starts its engine. Whatever ends afterwards on one host ends all: systemd starts each
-supervisor again, and they meet again. Times are in seconds of a monotonic clock.
+A group starts and stops as one. The head waits until every rank has said hello with equal facts,
+then says go; each host starts its engine. When an engine ends on one host, the engines of all hosts
+are ended: systemd starts each supervisor again, and they connect again. Times are in seconds of a
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ if TYPE_CHECKING:
 
 HEAD = 0
 
-# In what is said while hosts of a group do not start for a difference between them.
+# Part of the message while hosts of a group do not start because they differ.
 NOT_EQUAL = "nothing starts until they are equal"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds, and the number of rounds that may fail in a row.
+    """Limits in seconds, and the number of rounds that may fail in a row.
 
-    `beat` between two signs of life, `silence` without one that is an end, `loading` from the start
-    of the engine to its first answer, `progress` without a step of the engine or an answer,
-    `farewell` that a rank whose engine ended waits for what the head makes of it.
+    `beat`: between two signs of life. `silence`: without a sign of life, after which a peer counts
+    as gone. `loading`: from the start of the engine to its first answer. `progress`: without a step
+    of the engine or an answer. `farewell`: how long a rank whose engine ended waits for the head's
+    decision.
     """
 
     beat: float = 1.0
@@ -78,12 +80,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answered:
-    """Count no failed round any more."""
+    """Reset the count of failed rounds."""
 
 
 @dataclass(frozen=True)
 class End:
-    """End the engine, and then this process with a status."""
+    """End the engine, and then this process with an exit status."""
 
     status: int
 
@@ -109,13 +111,13 @@ class _Supervisor:
 
     @property
     def phase(self) -> str:
-        """Return how far the group is, as far as is known here."""
+        """Return the state of the group, as far as this host knows it."""
         if self._started is None:
             return group_state.WAITING
         return group_state.SERVING if self._serves else group_state.STARTING
 
     def stopped(self) -> Actions:
-        """Systemd stops this unit."""
+        """End the round because systemd stops this unit."""
         if self._ended:
             return []
         why = "its unit is stopped"
@@ -126,7 +128,7 @@ class _Supervisor:
         return self._group.members[rank].host
 
     def _say(self, text: str) -> Actions:
-        """Say a thing once, until another is said."""
+        """Log a text once, until another text is logged."""
         if text == self._said:
             return []
         self._said = text
@@ -149,21 +151,21 @@ class _Supervisor:
 
 
 class Head(_Supervisor):
-    """The supervisor of the host that serves: it decides for all."""
+    """The supervisor of the host that serves: it decides for all hosts."""
 
     def __init__(self, group: Group, facts: Facts, limits: Limits, failed: int = 0) -> None:
-        """`failed` rounds were counted before this one."""
+        """Start with `failed` rounds that were counted before this one."""
         super().__init__(group, facts, limits)
         self._failed = failed
         self._alive: float | None = None
         self._trouble = ""
 
     def begin(self) -> Actions:
-        """Say who is waited for."""
+        """Log which hosts are waited for."""
         return self._meet(0.0) if not self._group.others else self._waiting()
 
     def heard(self, rank: int, message: Message, now: float) -> Actions:
-        """Take in a message; the first of a connection is a hello, whose rank was checked."""
+        """Handle a message; the first of a connection is a hello, whose rank was checked."""
         if self._ended:
             return []
         kind = message["kind"]
@@ -181,7 +183,7 @@ class Head(_Supervisor):
         return []
 
     def lost(self, rank: int, why: str) -> Actions:
-        """Judge the end of a connection."""
+        """Decide what follows when a connection has ended."""
         if self._ended or self._seen.pop(rank, None) is None:
             return []
         text = f"{self._host(rank)} left: {why}"
@@ -190,8 +192,8 @@ class Head(_Supervisor):
         return self._close(text)
 
     def child_ended(self, how: str, now: float) -> Actions:
-        """Judge the end of this host's engine."""
-        del now  # a rank waits from here on for what the head says
+        """Decide what follows when this host's engine has ended."""
+        del now  # From here on a rank waits for what the head says.
         return [] if self._ended else self._lost_engine(f"the engine on {self._host(HEAD)} {how}")
 
     def engine_lives(self, now: float) -> Actions:
@@ -207,11 +209,11 @@ class Head(_Supervisor):
         return [Answered(), *tell, *self._say(took)]
 
     def engine_silent(self, reason: str) -> None:
-        """Note why it has done neither, for the line that is written when that takes too long."""
+        """Record why the engine did neither; the line about too long a silence says it."""
         self._trouble = reason
 
     def tick(self, now: float) -> Actions:
-        """Send signs of life, and look at who is late."""
+        """Send signs of life, and check which ranks are late."""
         if self._ended:
             return []
         silent = self._silent(now)
@@ -234,8 +236,8 @@ class Head(_Supervisor):
 
     def _hello(self, rank: int, facts: Facts, now: float) -> Actions:
         if self._started is not None:
-            # Its supervisor was started anew: its part of the engine is gone.
-            return [Drop(rank), *self._close(f"{self._host(rank)} began anew")]
+            # Its supervisor was started again, so its part of the engine is gone.
+            return [Drop(rank), *self._close(f"{self._host(rank)} started again")]
         keys = list_differing(self._facts, facts)
         if keys:
             self._seen.pop(rank, None)
@@ -268,7 +270,7 @@ class Head(_Supervisor):
         ]
 
     def _lost_engine(self, why: str) -> Actions:
-        """End a round whose engine ended by itself while every host was there."""
+        """End a round whose engine ended by itself while every host was connected."""
         if self._alive is not None or self._started is None:
             return self._close(why)
         self._failed += 1
@@ -284,23 +286,23 @@ class Head(_Supervisor):
 
 
 class Rank(_Supervisor):
-    """The supervisor of another host: it does as the head says, and ends without it."""
+    """The supervisor of another host: it follows the head, and ends when the head is gone."""
 
     def __init__(self, group: Group, facts: Facts, limits: Limits) -> None:
         super().__init__(group, facts, limits)
         self._farewell: float | None = None
 
     def begin(self) -> Actions:
-        """Say who is waited for."""
+        """Log that the head is waited for."""
         return self._say(f"waiting for {self._host(HEAD)}, the head")
 
     def connected(self, now: float) -> Actions:
-        """Introduce this host: the connection to the head stands."""
+        """Send the hello of this host: the connection to the head is open."""
         self._seen[HEAD] = now
         return [Send(HEAD, "hello", {"rank": self._group.rank, "facts": self._facts})]
 
     def heard(self, rank: int, message: Message, now: float) -> Actions:
-        """Take in a message of the head's."""
+        """Handle a message of the head."""
         if self._ended or rank not in self._seen:
             return []
         self._seen[rank] = now
@@ -316,7 +318,7 @@ class Rank(_Supervisor):
         return [] if self._started is not None else self._meeting(message, now)
 
     def _meeting(self, message: Message, now: float) -> Actions:
-        """Take in what the head says before the start."""
+        """Handle a message of the head that comes before the start."""
         kind, head = message["kind"], self._host(HEAD)
         if kind == "wait":
             others = ", ".join(clean_line(host) for host in message["hosts"])
@@ -334,7 +336,7 @@ class Rank(_Supervisor):
         return []
 
     def lost(self, rank: int, why: str) -> Actions:
-        """Judge the end of the connection to the head."""
+        """Decide what follows when the connection to the head has ended."""
         if self._ended or self._seen.pop(rank, None) is None:
             return []
         text = f"{self._host(HEAD)}, the head, left: {why}"
@@ -343,14 +345,14 @@ class Rank(_Supervisor):
         return self._end(EXIT_TRANSIENT, text)
 
     def child_ended(self, how: str, now: float) -> Actions:
-        """Tell the head that the engine ended: it says what becomes of the round."""
+        """Report to the head that the engine ended: the head decides about the round."""
         if self._ended or self._farewell is not None:
             return []
         self._farewell = now
         return [*self._say(f"the engine on this host {how}"), Send(HEAD, "failed", {"why": how})]
 
     def tick(self, now: float) -> Actions:
-        """Send signs of life, and look whether the head is late."""
+        """Send signs of life, and check whether the head is late."""
         if self._ended:
             return []
         if self._farewell is not None and now - self._farewell > self._limits.farewell:

@@ -24,7 +24,7 @@ class Link:
     reader: Reader = field(default_factory=Reader)
 
     def receive(self) -> tuple[list[Message], str | None]:
-        """Return the messages that came in, and why the connection is at its end, if it is."""
+        """Return the messages that came in, and why the connection has ended, or None."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -36,10 +36,10 @@ class Link:
         try:
             return self.reader.feed(data), None
         except BadMessageError as error:
-            return [], f"it sent something else than a message: {error}"
+            return [], f"it sent something that is no message: {error}"
 
     def send(self, kind: str, fields: dict[str, object]) -> bool:
-        """Send a message whole; False where the other side takes none."""
+        """Send a whole message; return False where the other side takes none."""
         try:
             line = encode(kind, **fields)
             return self.socket.send(line) == len(line)
@@ -47,14 +47,14 @@ class Link:
             return False
 
     def close(self) -> None:
-        """Close the connection; what was sent still arrives."""
+        """Close the connection; what was sent before still arrives."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         self.socket.close()
 
 
 def listen(group: Group, port: int) -> socket.socket:
-    """Open the head's port on the address that it has in the group."""
+    """Open the head's port on its address in the group."""
     found = socket.socket(_find_family(group.this_host.address), socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -64,7 +64,7 @@ def listen(group: Group, port: int) -> socket.socket:
         fix = (
             "see `ip address` and `ss -ltnp` there; kimi_group_address and kimi_group_port name it"
         )
-        # An address may come up after this unit, and a port be free again.
+        # The address may come up after this unit starts, and the port may become free later.
         raise HostError(
             f"{group.this_host.address} port {port} cannot be opened: {error.strerror}",
             fix,
@@ -76,7 +76,7 @@ def listen(group: Group, port: int) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> Link | None:
-    """Take the next connection; None where it is gone again."""
+    """Accept the next connection; return None where it is gone again."""
     try:
         connection, address = listener.accept()
     except OSError:
@@ -87,7 +87,7 @@ def accept(listener: socket.socket) -> Link | None:
 
 
 def connect(group: Group, port: int) -> tuple[Link | None, str]:
-    """Connect to the head from this host's own address in the group; else tell why not."""
+    """Connect to the head from this host's own address in the group; else return the reason."""
     found = socket.socket(_find_family(group.head.address), socket.SOCK_STREAM)
     try:
         found.settimeout(_CONNECT_S)

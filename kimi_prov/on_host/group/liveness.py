@@ -1,8 +1,8 @@
-"""Does the engine go on? Asked of the head's, whose steps every rank has a part in.
+"""Checks whether the head's engine makes progress; every rank has a part in its steps.
 
 vLLM's own /health says no more than that its web server runs: it answers 200 while a rank is dead
-or the network is cut. So the engine is alive when its steps move what it counts, or when it answers
-a chat of one token. Each step of a long prompt moves the use of the cache, long before a token.
+or the network is cut. So the engine counts as alive when its counters change, or when it answers a
+chat of one token. Each step of a long prompt changes the use of the cache, long before a token.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Callable, Optional
 from kimi_prov.on_host.engine import ready
 from kimi_prov.on_host.engine.metrics import count_steps
 
-# None when it lives, else why nobody can say so.
+# The result of a question: None when the engine lives, else the reason.
 Told = Callable[[Optional[str]], None]
 
 
 class Watch:
-    """Asks the engine in threads of its own, and tells what came of each question.
+    """Asks the engine in its own threads, and reports the result of each question.
 
-    A chat may wait behind long prompts for longer than the limit: what is counted is looked at
-    meanwhile, so that an engine which makes steps lives although it answers nothing.
+    A chat may wait behind long prompts for longer than the limit. The counters are read meanwhile,
+    so an engine that makes steps counts as alive although it answers nothing.
     """
 
     def __init__(self, port: int, model: str, *, every_s: float, limit_s: float) -> None:
@@ -33,7 +33,7 @@ class Watch:
         self._chat: threading.Thread | None = None
 
     def start(self, told: Told) -> None:
-        """Begin to ask; it goes on until this process ends."""
+        """Start to ask; this goes on until the process ends."""
         threading.Thread(target=self._watch, args=[told], name="liveness", daemon=True).start()
 
     def _watch(self, told: Told) -> None:
@@ -46,7 +46,7 @@ class Watch:
             time.sleep(self._every_s if self._answered else min(1.0, self._every_s))
 
     def _moved(self) -> bool:
-        """Whether what is counted has moved; a chat is what counts first: an engine warms up."""
+        """Return whether a counter of the engine's steps has changed since the last call."""
         refusal, text = ready.send_request(self._port, "GET", "/metrics", timeout_s=self._limit_s)
         seen = {} if refusal else count_steps(text)
         last, self._last = self._last, seen or self._last

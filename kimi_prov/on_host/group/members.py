@@ -1,4 +1,4 @@
-"""Who is in a group, and what has to be equal on all of its hosts."""
+"""The members of a group, and what has to be equal on all of its hosts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# By name on each host.
+# What has to be equal, by name, on each host.
 Facts = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A host of the group, by its name in the inventory and its address on the group's network."""
+    """A host of the group: its name in the inventory and its address on the group's network."""
 
     host: str
     address: str
@@ -64,16 +64,16 @@ class Group:
 
 
 def normalize_address(address: str) -> str:
-    """Return an address as the kernel writes it; raises ValueError where it is none."""
+    """Return an address as the kernel writes it; raises ValueError for anything else."""
     found = ipaddress.ip_address(address)
     mapped = getattr(found, "ipv4_mapped", None)
     return str(mapped or found)
 
 
 def collect_facts(group: Group, digest: str, environment: Path, weights: Sequence[Path]) -> Facts:
-    """Tell what must be equal on all hosts: the plan, and what the marks say of what is here.
+    """Return what must be equal on all hosts: the plan, and the digests of what is installed.
 
-    `environment` and `weights` are the marks that are written last: their locks, their manifests.
+    `environment` and `weights` are the files that are written last: the lock and the manifest.
     """
     listed = " ".join(f"{member.host}={member.address}" for member in group.members)
     return {
@@ -92,5 +92,5 @@ def _compute_digest(*texts: str) -> str:
 
 
 def list_differing(own: Facts, other: Facts) -> list[str]:
-    """Name the facts that are not equal, sorted; one that a host lacks is not."""
+    """Name the facts that differ, sorted; a fact that one host lacks is not named."""
     return sorted(key for key in {*own, *other} if own.get(key) != other.get(key))

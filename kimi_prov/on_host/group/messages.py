@@ -1,7 +1,7 @@
-"""What supervisors say to each other: one JSON object a line, bounded and strictly read.
+"""The messages between supervisors: one JSON object a line, bounded and strictly read.
 
-Whoever has the address of a member may write anything: what is not exactly one of these messages
-ends the connection.
+Any program that reaches a member's address may send anything: whatever is not exactly one of these
+messages ends the connection.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ Message = dict[str, Any]
 
 MAX_LENGTH = 8192
 _MAX_TEXT_LENGTH = 1000
-# Kind to its fields and their types.
+# Kind of the message -> its fields and their types.
 _KINDS: dict[str, dict[str, type]] = {
-    # A rank to the head: who it is, and what has to be equal.
+    # From a rank to the head: its identity, and what has to be equal.
     "hello": {"rank": int, "facts": dict},
-    # The head to a rank, before the start.
+    # From the head to a rank, before the start.
     "wait": {"hosts": list},
     "differs": {"keys": list},
     "go": {},
-    # The head to a rank: the engine has answered.
+    # From the head to a rank: the engine has answered.
     "serving": {},
-    # Both ways, each second.
+    # Both ways, every second.
     "beat": {},
-    # A rank to the head: its engine ended.
+    # From a rank to the head: its engine ended.
     "failed": {"why": str},
     # Both ways: stopped on purpose.
     "leaving": {"why": str},
-    # The head to a rank: this round is over; `final` where no other is begun.
+    # From the head to a rank: this round is over; `final` where no other follows.
     "end": {"why": str, "final": bool},
 }
 
 
 class BadMessageError(ValueError):
-    """A peer wrote what is no message; the text says what, without quoting it."""
+    """A peer sent something that is no message; the text says what, without quoting it."""
 
 
 def encode(kind: str, **fields: object) -> bytes:
@@ -48,7 +48,7 @@ def encode(kind: str, **fields: object) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Read one line; raises BadMessageError for what is no message."""
+    """Read one line; raises BadMessageError for anything but a message."""
     try:
         found = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -68,7 +68,7 @@ def decode(line: bytes) -> Message:
 
 
 def _is_bounded(value: object) -> bool:
-    """Whether texts are short, and lists and mappings hold short texts alone."""
+    """Return whether texts are short, and whether lists and mappings hold short texts alone."""
     if isinstance(value, str):
         return len(value) <= _MAX_TEXT_LENGTH
     if isinstance(value, list):
@@ -79,15 +79,15 @@ def _is_bounded(value: object) -> bool:
 
 
 class Reader:
-    """Cuts what comes in over a connection into messages."""
+    """Cuts the bytes of a connection into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take in bytes and return the messages that are complete.
+        """Add bytes and return the messages that are complete.
 
-        Raises BadMessageError for what is none, and for a line that does not end.
+        Raises BadMessageError for anything but a message, and for a line that does not end.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LENGTH or any(len(line) > MAX_LENGTH for line in lines):

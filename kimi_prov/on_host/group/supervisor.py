@@ -1,8 +1,8 @@
-"""`group ... -- engine -m MODULE ARGUMENT...` runs this host's part of a model that several serve.
+"""`group ... -- engine -m MODULE ARGUMENT...` runs this host's part of a model of several hosts.
 
-It meets the supervisors of the other hosts, starts the engine as its child once all are there and
-equal, and ends it when anything of the group has ended; systemd then starts it again. On the head
-it also asks the engine whether it goes on. See lifecycle.py for what is decided.
+It connects to the supervisors of the other hosts, starts the engine as its child once all are there
+and equal, and ends the engine when any part of the group has ended; systemd then starts it again.
+On the head it also checks whether the engine makes progress. lifecycle.py holds the decisions.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.group.links import Link
     from kimi_prov.on_host.group.messages import Message
 
-# At least so often it looks at what ended and who is late.
+# Seconds after which it checks again what ended and who is late.
 _POLL_INTERVAL_S = 0.5
 _RECONNECT_S = 1.0
-# A hello is the first that is said: who connects and says nothing is not waited for.
+# A peer that connects has to say hello within this time.
 _HELLO_S = 10.0
 _LIMITS = Limits()
 
 
 def main(argv: list[str]) -> int:
-    """Supervise one round; the exit status says whether systemd is to begin another."""
+    """Supervise one round; the exit status tells systemd whether to start another."""
     options, command = _parse_options(argv)
     found = tuple(members.Member.parse(text) for text in options.member)
     if not 0 <= options.rank < len(found):
@@ -97,14 +97,14 @@ def _parse_options(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 class Engine(NamedTuple):
-    """How the engine is started, and on the head how it is asked whether it goes on."""
+    """How the engine is started, and how the head checks whether it makes progress."""
 
     command: list[str]
     watch: Watch | None
 
 
 class Supervisor:
-    """The thin shell around the decisions: sockets, the child, signals and the clock."""
+    """Connects the decisions with the sockets, the child, signals and the clock."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Supervisor:
         self._engine, self._notifier = engine, notifier
         self._port = 0
         self._links: dict[int, Link] = {}
-        # Connected and without a hello yet, by address, with the time of each.
+        # Connections without a hello so far, by address, with the time of each.
         self._strangers: dict[str, tuple[Link, float]] = {}
         self._child: Child | None = None
         self._status: int | None = None
@@ -131,7 +131,7 @@ class Supervisor:
         self._turned_away: list[str] = []
 
     def run(self, port: int, grace_s: float) -> int:
-        """Work until the round is over; the exit status."""
+        """Work until the round is over; return the exit status."""
         self._port = port
         self._take_signals()
         listener = links.listen(self._group, self._port) if self._group.rank == HEAD else None
@@ -151,7 +151,7 @@ class Supervisor:
         return self._status
 
     def _turn(self, listener: socket.socket | None) -> None:
-        """One turn: what came in, what ended, what is late."""
+        """Do one step of the loop: what came in, what ended, what is late."""
         self._notifier.alive()
         if isinstance(self._logic, Rank) and not self._links:
             self._connect(self._logic)
@@ -182,7 +182,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stopped)
-        # Its end shall be seen at once.
+        # The loop shall notice the end of the engine at once.
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def _stopped(self, *_: object) -> None:
@@ -216,7 +216,7 @@ class Supervisor:
             link.close()
             if link.address not in self._turned_away and len(self._turned_away) < len(known) + 8:
                 self._turned_away.append(link.address)
-                print(f"turned away {link.address}: it is no member of the group", flush=True)
+                print(f"refused {link.address}: it is no member of the group", flush=True)
             return
         before = self._strangers.pop(link.address, None)
         if before is not None:
@@ -225,7 +225,7 @@ class Supervisor:
         self._selector.register(link.socket, selectors.EVENT_READ, link)
 
     def _receive(self, link: Link) -> None:
-        if link.socket.fileno() < 0:  # closed in this same turn
+        if link.socket.fileno() < 0:  # Closed in this same step of the loop.
             return
         messages, why = link.receive()
         for message in messages:
@@ -241,13 +241,13 @@ class Supervisor:
         self._forget(link)
         if link.rank is None:
             self._strangers.pop(link.address, None)
-            print(f"turned away {link.address}: {why}", flush=True)
+            print(f"refused {link.address}: {why}", flush=True)
         elif self._links.get(link.rank) is link:
             self._links.pop(link.rank)
             self._do(self._logic.lost(link.rank, why))
 
     def _introduced(self, link: Link, message: Message) -> bool:
-        """Take a link over for the rank that its hello names, where its address is that rank's."""
+        """Assign a connection to the rank of its hello, where its address is that rank's."""
         rank = message.get("rank")
         if message["kind"] != "hello" or rank not in self._group.others:
             return False
@@ -295,11 +295,11 @@ class Supervisor:
             self._engine.watch.start(self._answered)
 
     def _answered(self, reason: str | None) -> None:
-        """Take in what came of a question, from the thread that asked it."""
+        """Store the result of a question, from the thread that asked it."""
         self._answers.put(reason)
         try:
             self._waker.send(b"\0")
-        except OSError:  # full: it is awake anyway
+        except OSError:  # The pipe is full, so the loop is awake anyway.
             return
 
     def _say(self, text: str) -> None:

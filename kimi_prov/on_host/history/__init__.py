@@ -1,1 +1,1 @@
-"""What was applied to this machine, and the way back to it."""
+"""What was applied to this machine, and the rollback to it."""

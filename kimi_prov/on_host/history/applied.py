@@ -1,6 +1,6 @@
-"""What an apply left on the machine: the document /var/lib/kimi/state/applied.json.
+"""The state after an apply: the document /var/lib/kimi/state/applied.json.
 
-`observe` describes the machine as it is, in the same form: what differs between the two is drift.
+`observe` describes the present machine in the same form: differences between the two are drift.
 
 Decides: what was applied, for history and drift.
 Held by: tests/component/on_host/history/test_entries.py.
@@ -46,7 +46,8 @@ __all__ = (
     "select_decided",
     "write",
 )
-# What an apply decides: where one of these differs from the last one's, it is an entry of its own.
+# The decisions of an apply: if one differs from the last apply's, the apply gets an entry of its
+# own.
 DECIDED = ("plan_sha256", "files", "links", "engine", "weights", "instances", "kernel")
 _LINKS = (layout.ENGINE, layout.WEB_ENV)
 _SHOWN = ("LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths")
@@ -58,9 +59,9 @@ def observe(
 ) -> dict[str, Any]:
     """Describe what kimi-prov wrote here and what it relies on, as it is now.
 
-    `known`: an earlier document, whose packages and kernel settings are looked at whatever the plan
-    on the machine says by now. `failed`: takes why a part could not be looked at, by its name; such
-    a part is null. Without it that is raised.
+    `known`: an earlier document, whose packages and kernel settings are read whatever the present
+    plan says. `failed`: is called with the name of a part that could not be read and the reason;
+    such a part is null. Without it the error is raised.
     """
     machine = Machine(str(paths.root))
     plan = plans.read_plan(paths.plan)
@@ -97,7 +98,7 @@ def observe(
 
 
 def select_decided(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a document by which two applies differ; what may change is left out."""
+    """Return the part of a document by which two applies differ, without what may change."""
     fixed = [
         row
         for row in document.get("files") or ()
@@ -107,12 +108,12 @@ def select_decided(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hash_decided(document: Mapping[str, Any]) -> str:
-    """Return the hash of what an apply decided."""
+    """Return the hash of the decisions of an apply."""
     return hashlib.sha256(json.dumps(select_decided(document), sort_keys=True).encode()).hexdigest()
 
 
 def list_written(paths: Paths) -> list[Path]:
-    """List the files that kimi-prov keeps on the machine, but for environments and weights."""
+    """List the files that kimi-prov keeps on the machine, except environments and weights."""
     below = [path for path in paths.etc.rglob("*") if not path.is_dir()]
     among = [paths.locate(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
     there = [path for path in among if path.is_file() or path.is_symlink()]
@@ -137,7 +138,7 @@ def list_unit_files(paths: Paths) -> list[Path]:
 def _describe_files(paths: Paths) -> list[dict[str, Any]]:
     rows = []
     for path in list_written(paths):
-        # One that was being written is gone by now.
+        # A temporary file of a write is gone by now.
         with contextlib.suppress(FileNotFoundError):
             rows.append(describe_file(paths, path))
     return rows
@@ -185,7 +186,7 @@ def _describe_mounts(machine: Machine) -> list[dict[str, Any]]:
 
 
 def _describe_units() -> dict[str, dict[str, Any]]:
-    """Our units by name, without those that only run while something is done."""
+    """Return our units by name, without those that run only for a single job."""
     names = [*unit_names.LASTING, unit_names.ALL_SERVE]
     return {
         name: {
@@ -220,7 +221,7 @@ def _describe_account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _read_packages(machine: Machine, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give the versions of the plan's packages and of the driver's, and which are held.
+    """Return the versions of the plan's packages and of the driver's, and which are held.
 
     None where dpkg's list cannot be read.
     """
@@ -237,14 +238,14 @@ def _read_packages(machine: Machine, plan: Plan, known: Mapping[str, Any]) -> di
 
 
 def amend_packages(paths: Paths) -> None:
-    """Take over the versions of packages that a command other than apply installed."""
+    """Update the versions of packages that a command other than apply installed."""
     if known := read(paths).get("packages"):
         found = _read_packages(Machine(str(paths.root)), plans.read_plan(paths.plan), known)
         amend(paths, packages=found or known)
 
 
 def amend_driver(paths: Paths) -> None:
-    """Take over the driver that a command other than apply brought, its packages and its files."""
+    """Update the driver, its packages and its files after a command other than apply changed it."""
     if known := read(paths):
         amend_packages(paths)
         others = [row for row in known["files"] if row["path"] not in layout.DRIVER_FILES]
@@ -257,7 +258,7 @@ def amend_driver(paths: Paths) -> None:
 
 
 def _read_kernel_settings(machine: Machine, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the kernel settings that the plan names, as they are."""
+    """Return the present values of the kernel settings that the plan names."""
     found = system.describe_tunables(machine)
     tuning = None if gateways.is_gateway(plan) else plan.get("tuning")
     wanted = {*((tuning and tuning.get("sysctl")) or ()), *known.get("sysctl", ())}
@@ -272,7 +273,7 @@ def _read_kernel_settings(machine: Machine, plan: Plan, known: Mapping[str, Any]
 
 
 def _read_firewall(paths: Paths) -> dict[str, Any]:
-    """Give the loaded table without its counters, and our rules in ufw or firewalld."""
+    """Return the loaded table without its counters, and our rules in ufw or firewalld."""
     text = firewall.read_table()
     return {
         "table": None if text is None else text.splitlines(),
@@ -288,8 +289,8 @@ def _describe_engine(plan: Plan) -> dict[str, Any] | None:
 
 
 def _describe_weights(paths: Paths, plan: Plan) -> dict[str, Any] | None:
-    """Name the weights that are served; `manifest_sha256` is of the list of their files."""
-    # A gateway names the model that the hosts behind it serve.
+    """Return the served weights; `manifest_sha256` is the digest of their list of files."""
+    # A gateway names the model of the hosts behind it.
     if gateways.is_gateway(plan) or not plan.get("model"):
         return None
     model = plan["model"]
@@ -311,7 +312,7 @@ def _describe_weights(paths: Paths, plan: Plan) -> dict[str, Any] | None:
 
 
 def _describe_instances(paths: Paths, plan: Plan) -> list[dict[str, Any]]:
-    """Give the units that run the engine, with the stamp that their drop-in gives a process."""
+    """Return the units that run the engine, with the config digest in their drop-in."""
     places = started.UnitPaths(str(paths.root))
     return [
         {

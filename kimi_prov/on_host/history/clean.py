@@ -1,6 +1,6 @@
-"""`clean [--remove]`: what no version needs that can be put back: weights, environments, pythons.
+"""`clean [--remove]`: what no restorable version needs: weights, environments, pythons.
 
-A version that can be put back is the plan in place, or an entry of the history with its files.
+A restorable version is the plan in place, or an entry of the history with its files.
 
 Decides: what `clean` frees.
 Applied by: playbooks/clean.yml.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def list_unneeded(paths: Paths) -> list[CleanItem]:
-    """List what can go: `kind`, `path`, `bytes` on the disk, and `of`, what it was."""
+    """List what can be removed: `kind`, `path`, `bytes` on the disk, and `of`, its description."""
     found_plans = [plan for plan in _list_plans(paths) if plan]
     if not found_plans:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
@@ -62,7 +62,7 @@ def list_unneeded(paths: Paths) -> list[CleanItem]:
 
 
 def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:
-    """Return what nothing needs, and remove it where asked.
+    """Return what no version needs, and remove it where requested.
 
     Raises HostError while a switch is open.
     """
@@ -105,7 +105,7 @@ def _list_folder(folder: Path) -> list[Path]:
 
 
 def _list_pythons(environments: Iterable[Path]) -> set[str]:
-    """Name the interpreters that were brought for these environments."""
+    """Name the bundled interpreters of these environments."""
     pattern = re.compile(rf"^home = {re.escape(layout.PYTHONS)}/([^/\n]+)/", re.MULTILINE)
     found = (pattern.search(read_text(path / "pyvenv.cfg")) for path in environments)
     return {match[1] for match in found if match}
@@ -125,5 +125,5 @@ def _find_owner_name(paths: Paths, path: Path) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """`clean [--remove]`: one JSON object."""
+    """`clean [--remove]`: print one JSON object."""
     return answer(remove_unneeded(Paths(), remove="--remove" in argv))

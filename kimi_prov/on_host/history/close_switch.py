@@ -1,4 +1,4 @@
-"""The end of an apply: note what it left, or go back where it failed."""
+"""The end of an apply: record its result, or roll back where it failed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def close(paths: Paths, request: Mapping[str, Any]) -> SwitchEndAnswer:
-    """Note what an apply left, where it is `done`, or go back where it failed before the switch.
+    """Record the result of an apply that is `done`, or roll back where it failed before the switch.
 
-    Releases the lock of `run` at last. `told`: what became of a switch that was left open.
+    Finally releases the lock of `run`. `told`: what became of a switch that was left open.
     """
     try:
         found = _finish(paths, request)
     finally:
-        # Whatever could not be noted: the next one has the lock.
+        # Released whatever failed above: the next run needs the lock.
         released = apply_lock.release(str(request["run"]))
     return {**found, **released}
 
@@ -43,13 +43,13 @@ def _finish(paths: Paths, request: Mapping[str, Any]) -> EndedApply:
     if request["done"] and state and not told and not open_switch.is_under_way():
         way = f"a boot would go back to entry {state['from']}"
         fix = "run `kimi-prov apply` without --tags, which ends it"
-        told = [f"a switch was cut at {state['since']} and is still open: {way}; {fix}"]
+        told = [f"a switch was interrupted at {state['since']} and is still open: {way}; {fix}"]
     unit.forget_unit()
     return {**found, "told": [*cut, *told]}
 
 
 def _follow_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
-    """Say that a boot put back what served, and put back what this run has written since."""
+    """Report that a boot restored what served; undo again what this run wrote since."""
     former = rollback.find_restored_at_boot(paths, request["run"])
     if former is None:
         return []
@@ -71,7 +71,7 @@ def _close_left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
         return []
     if state["phase"] != open_switch.WRITING:
         unit.start_unit(paths)
-        return ["the machine goes back to what served by itself:  journalctl -fu kimi-switch"]
+        return ["the machine goes back by itself to what served:   journalctl -fu kimi-switch"]
     try:
         rollback.go_back(paths, state, "the apply failed before the switch", lambda _: None)
     except HostError as error:
@@ -80,10 +80,10 @@ def _close_left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
 
 
 def record(paths: Paths, request: Mapping[str, Any]) -> RecordedApply:
-    """Note what is applied now; an entry of its own where it differs from the last one's."""
+    """Record what is applied now; as a new entry where it differs from the last one's."""
     document = applied.observe(paths)
     digest = applied.hash_decided(document)
-    # What came from a backup has no files, and says nothing of what is here.
+    # An entry from a backup has no files, and says nothing of this machine.
     served = [
         row for row in entries.read_all(paths) if row["result"] == entries.DONE and row["files"]
     ]
@@ -106,7 +106,7 @@ def record(paths: Paths, request: Mapping[str, Any]) -> RecordedApply:
         k: v for k, v in whole.items() if k not in moving
     }:
         applied.write(paths, whole)
-    # A rollback asks for none to go.
+    # A rollback requests none to be removed.
     keep, state = request.get("keep"), open_switch.read(paths)
     spare = [int(state[name]) for name in ("from", "to")] if state else []
     dropped = entries.prune(paths, int(keep), spare) if keep else []

@@ -1,4 +1,4 @@
-"""What a switch does with the engines: drain, start as planned, wait for a token, verify."""
+"""The steps of a switch: drain, start the planned engines, wait for a token, verify."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Tell = Callable[[str], None]
 FILLS = (unit_names.STAGE, unit_names.WARM)
 _WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *FILLS)
 _POLL_INTERVAL_S = 1.0
-# A rank is the last to give up: it must not go back where its head has just been answered.
+# Seconds: a rank gives up last, so that it does not roll back when its head was just answered.
 _RANK_LATER_S = 120.0
 _SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 
 
 def needs_restart(paths: Paths) -> bool:
-    """Whether an engine runs otherwise than planned, or not at all."""
+    """Return whether an engine does not run as planned, or not at all."""
     places = started.UnitPaths(str(paths.root))
     wanted = serve.read_planned(plans.read_machine_plan(paths.plan), places)
     found = serve.ensure(*wanted, places, check=True)
@@ -39,13 +39,13 @@ def needs_restart(paths: Paths) -> bool:
 
 
 def start_planned(paths: Paths) -> None:
-    """Let exactly the engines of the plan in place run; no failure of a former start counts."""
+    """Run exactly the engines of the present plan; failures of an earlier start do not count."""
     places = started.UnitPaths(str(paths.root))
     names = [
         unit_names.get_engine_unit(row) for row in plans.read_machine_plan(paths.plan)["instances"]
     ]
     for name, state in serve.read_states(names).items():
-        # It would begin by itself in a while, and that would look like one more failure.
+        # A unit that waits for its restart would start in a while, and look like one more failure.
         if str(state.get("SubState", "")).startswith("auto-restart"):
             units.run_systemctl("stop", name)
             run("systemctl", "reset-failed", name)
@@ -56,7 +56,7 @@ def start_planned(paths: Paths) -> None:
 
 
 def drain(paths: Paths, limit_s: float) -> int:
-    """Let no new request reach an engine and wait for those under way; returns how many are left.
+    """Drain the engines and wait for the requests under way; return how many are left.
 
     HAProxy answers 503 meanwhile. Without HAProxy there is nothing to wait for.
     """
@@ -68,7 +68,7 @@ def drain(paths: Paths, limit_s: float) -> int:
 
 
 def set_proxy_state(paths: Paths, state: str) -> None:
-    """Put every engine of the proxy into `drain` or `ready`, where one answers."""
+    """Put every engine of the proxy into `drain` or `ready`, where a proxy answers."""
     with contextlib.suppress(OSError, HostError):
         draining.set_state(paths, state)
 
@@ -76,8 +76,8 @@ def set_proxy_state(paths: Paths, state: str) -> None:
 def wait_for_token(paths: Paths, limit_s: float, tell: Tell) -> None:
     """Wait for a token through the port. Raises HostError where the engine fails or time is up.
 
-    `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
-    The engines come into the balance when they are ready: one that still stops takes no request.
+    `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit. The
+    engines are undrained when they are ready: one that still stops gets no requests.
     """
     plan = plans.read_machine_plan(paths.plan)
     if not groups.serves_clients(plan):
@@ -105,21 +105,21 @@ def wait_for_token(paths: Paths, limit_s: float, tell: Tell) -> None:
 
 
 def _shrink_ram_disk(paths: Paths) -> None:
-    """Give the RAM disk the size of its unit, where it held too much for that before."""
+    """Set the RAM disk to the planned size, where its content was too large for that before."""
     found = _SIZE.search(files.read_text(paths.locate(f"{layout.UNITS}/{unit_names.RAM_MOUNT}")))
     place = str(paths.locate(layout.RAM))
     if found is None or not os.path.ismount(place):
         return
     about = os.statvfs(place)
     if about.f_blocks * about.f_frsize > int(found[1]) + about.f_frsize:
-        # Larger than planned it serves as well.
+        # A RAM disk that is larger than planned works as well.
         run("systemctl", "reload", unit_names.RAM_MOUNT)
 
 
 def verify(paths: Paths, plan: MachinePlan) -> list[dict[str, Any]]:
     """Run verify's checks through the port. Raises HostError naming those that fail.
 
-    On a host that another serves for there is no port.
+    A rank of a group has no port.
     """
     if not groups.serves_clients(plan):
         return []
@@ -129,7 +129,7 @@ def verify(paths: Paths, plan: MachinePlan) -> list[dict[str, Any]]:
         tls.compute_fingerprint(files.read_text(paths.tls_crt)),
         files.read_text(paths.verify_key).strip(),
     )
-    # The page is not part of it.
+    # Without the check of the web UI.
     rows = checks.run_checks(subject, [name for name, _ in checks.THROUGH_PORT])
     wrong = [f"{row['name']}: {row['detail']}" for row in rows if row["status"] == "fail"]
     if wrong:

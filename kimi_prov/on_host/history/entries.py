@@ -1,7 +1,8 @@
 """Entries of the history: what an apply was, how it ended, and the files that it left.
 
-`/var/lib/kimi/state/history/NNNN/entry.json`, and below `files/` a copy of each file that a way
-back needs. Keys, certificates, accounts, packages and the driver are not among them.
+An entry is `/var/lib/kimi/state/history/NNNN/entry.json`; `files/` beside it has a copy of each
+file that a rollback needs. Keys, certificates, accounts, packages and the driver are not among
+them.
 
 Decides: when a machine goes back to what served before (what goes back, by `RESTORED` of
   `kimi_prov/contract/paths.py`).
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/history-entry/v1"
 APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
-# How one ended; None while it is under way.
+# The results of an entry; None while the apply is under way.
 DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
-# The list itself is kept so long, without files: a few kilobytes each.
+# The number of entries in the list, without files: a few kilobytes each.
 MAX_ENTRIES = 500
-# They run beside the engine by what the plan says of it: its slowest step, its port, its program.
+# Units beside the engine whose settings depend on the plan: its slowest step, its port, its
+# program.
 BESIDE = (
     unit_names.USAGE,
     unit_names.WATCHDOG,
@@ -45,7 +47,8 @@ BESIDE = (
     unit_names.NODE_EXPORTER,
     unit_names.DRIFT_TIMER,
 )
-# Units whose files go with a plan. The page and the certificate's are left as they are.
+# Units whose files are restored with a plan. The units of the web UI and the certificate stay as
+# they are.
 _UNITS = (
     *BESIDE,
     unit_names.IDLE,
@@ -80,13 +83,13 @@ _BLANK: Mapping[str, Any] = {
     "checks": None,
     "plan_sha256": None,
     "decided_sha256": None,
-    # Whether a person was told how it ended: by its own run, or by a later one.
+    # Whether a person was told the result: by its own run, or by a later one.
     "told": True,
     "files": [],
     "links": [],
     "enabled": [],
 }
-# What a line of the list is made of, where it comes from another machine.
+# The fields of a row of the list, where it comes from another machine.
 _TEXT, _COUNT = (str,), (int,)
 _NUMBER = (int, float)
 _LINE: Mapping[str, tuple[type, ...]] = {
@@ -117,7 +120,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 
 
 def format_now() -> str:
-    """Return the time as history writes it."""
+    """Return the time in the format of the history."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -149,7 +152,7 @@ def read_last(paths: Paths) -> dict[str, Any]:
 
 
 def write(paths: Paths, entry: Mapping[str, Any]) -> None:
-    """Write an entry, whole or not at all."""
+    """Write an entry atomically."""
     place = find_folder(paths, entry["number"])
     for directory in (paths.state, paths.history, place):
         files.make_directory(directory, 0o700)
@@ -159,7 +162,7 @@ def write(paths: Paths, entry: Mapping[str, Any]) -> None:
 def open_entry(
     paths: Paths, kind: str, run_of: Mapping[str, Any], **more: object
 ) -> dict[str, Any]:
-    """Make the next entry, under way. `run_of`: who applies, from where, with which version."""
+    """Make the next entry, under way. `run_of`: user, control machine and version of the apply."""
     entry = {
         **_BLANK,
         "number": max(list_numbers(paths), default=0) + 1,
@@ -176,10 +179,10 @@ def open_entry(
 
 
 def from_other_machine(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of another machine as a line of the list, to which no way back goes.
+    """Return an entry of another machine as a row of the list, which cannot be rolled back to.
 
-    What a way back would write as root (files, links, enabled units) and the hash that finds an
-    entry are left out. Raises ValueError for what is no entry.
+    What a rollback would write as root (files, links, enabled units) and the hash that finds an
+    entry are left out. Raises ValueError for anything but an entry.
     """
     number, kind, result = (found.get(key) for key in ("number", "kind", "result"))
     known = kind in (APPLY, ROLLBACK, FOUND) and result in (
@@ -192,18 +195,18 @@ def from_other_machine(found: Mapping[str, Any]) -> dict[str, Any]:
     parts = {key: found.get(key) for key in _PARTS}
     for key, value in line.items():
         if not _has_kind(value, _LINE[key]) and (value is not None or key == "started_at"):
-            raise ValueError(f"its {key} is of another form")
+            raise ValueError(f"its {key} has another form")
     for key, value in parts.items():
         fields = _PARTS[key]
         if value is None:
             continue
         if not isinstance(value, dict) or {*value} != {*fields}:
-            raise ValueError(f"its {key} is of another form")
+            raise ValueError(f"its {key} has another form")
         texts = [*(value.get("served_names") or ()), *(value.get("hosts") or ())]
         if not all(_has_kind(value[name], fields[name]) for name in fields) or not all(
             isinstance(name, str) for name in texts
         ):
-            raise ValueError(f"its {key} is of another form")
+            raise ValueError(f"its {key} has another form")
     ended = {"number": number, "kind": kind, "result": result or INTERRUPTED}
     return {**_BLANK, **line, **parts, **ended}
 
@@ -213,7 +216,7 @@ def _has_kind(value: object, kinds: tuple[type, ...]) -> bool:
 
 
 def list_restored_files(paths: Paths) -> list[Path]:
-    """List the files that a way back puts in place, as far as they are there."""
+    """List the files that a rollback restores, as far as they exist."""
     own = [
         path
         for path in applied.list_unit_files(paths)
@@ -224,7 +227,7 @@ def list_restored_files(paths: Paths) -> list[Path]:
 
 
 def capture_files(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
-    """Copy what is in place into an entry; returns it with `files`, `links` and `enabled`."""
+    """Copy the present files into an entry; return it with `files`, `links` and `enabled`."""
     place = find_folder(paths, entry["number"]) / _FILES
     fresh = place.with_name(f"{_FILES}.new")
     shutil.rmtree(str(fresh), ignore_errors=True)
@@ -266,7 +269,7 @@ def list_enabled_units(paths: Paths) -> list[str]:
 
 
 def _describe_gateway(paths: Paths) -> dict[str, Any] | None:
-    """Say in short to whom the plan in place sends; None where it is no gateway's."""
+    """Describe shortly where the present plan sends requests; None where it is no gateway's."""
     plan = plans.read_plan(paths.plan)
     if not gateways.is_gateway(plan):
         return None
@@ -275,7 +278,7 @@ def _describe_gateway(paths: Paths) -> dict[str, Any] | None:
 
 
 def describe_served(paths: Paths) -> dict[str, Any] | None:
-    """Say in short what the plan in place serves; None where it is a gateway's."""
+    """Describe shortly what the present plan serves; None where it is a gateway's."""
     plan = plans.read_plan(paths.plan)
     if not plan or gateways.is_gateway(plan):
         return None
@@ -287,7 +290,7 @@ def describe_served(paths: Paths) -> dict[str, Any] | None:
         "env_name": engine["env_name"],
         "model": model["name"],
         "revision": model["revision"],
-        # A plan of an earlier version may say nothing of it.
+        # A plan of an earlier version may lack this.
         "format": model.get("weights_format"),
         "context": model["context"],
         "served_names": model["served_names"],
@@ -295,7 +298,7 @@ def describe_served(paths: Paths) -> dict[str, Any] | None:
 
 
 def describe_entry(entry: Mapping[str, Any]) -> str:
-    """Name what an entry serves, for people."""
+    """Describe what an entry serves."""
     found, gateway = entry.get("serves"), entry.get("gateway")
     if gateway:
         return f"a gateway to {', '.join(gateway['hosts']) or 'no machine'}"
@@ -318,29 +321,29 @@ def read_plan(paths: Paths, entry: Mapping[str, Any]) -> Plan:
 
 
 def amend(paths: Paths, number: int, **more: object) -> None:
-    """Add to an entry that is under way."""
+    """Add fields to an entry that is under way."""
     write(paths, {**read(paths, number), **more})
 
 
 def remove_tree(path: Path) -> None:
-    """Remove weights or an environment, the mark first: half of one is none."""
+    """Remove weights or an environment, the mark first: a partial one must not count."""
     for mark in (layout.MODEL_VERIFIED, layout.ENV_COMPLETE):
         (path / mark).unlink(missing_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(str(path))
     model = path.parent
-    # The model's own directory goes with its last revision.
+    # The model's own directory is removed with its last revision.
     if str(model.parent).endswith(layout.MODELS) and model.is_dir() and not any(model.iterdir()):
         model.rmdir()
 
 
 def has_files(paths: Paths, entry: Mapping[str, Any]) -> bool:
-    """Whether the files of an entry are still kept."""
+    """Return whether the files of an entry are still kept."""
     return bool(entry.get("files")) and (find_folder(paths, entry["number"]) / _FILES).is_dir()
 
 
 def explain_not_restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
-    """Say why an entry cannot be put back; None where it can."""
+    """Return why an entry cannot be restored; None where it can."""
     if not has_files(paths, entry):
         return "its files are not kept any more"
     plan = read_plan(paths, entry)
@@ -358,7 +361,7 @@ def explain_not_restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None
 
 
 def list_weights_folders(plan: Plan) -> list[str]:
-    """List the directories of weights that a plan needs on the disk; a gateway's needs none."""
+    """List the directories of weights that a plan needs on the disk; a gateway needs none."""
     if gateways.is_gateway(plan):
         return []
     weights = plan.get("weights") or {}
@@ -367,10 +370,10 @@ def list_weights_folders(plan: Plan) -> list[str]:
 
 
 def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
-    """Put the files, links and enabled units of an entry back; returns the paths that changed.
+    """Restore the files, links and enabled units of an entry; return the paths that changed.
 
-    Each file is replaced in one step, and what is in place already is left: a restore that was cut
-    is completed by the next.
+    Each file is replaced in one step, and a file that is equal already is left: a restore that was
+    interrupted is completed by the next.
     """
     copies = find_folder(paths, entry["number"]) / _FILES
     wanted = {row["path"]: row for row in entry["files"]}
@@ -394,7 +397,7 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
 
 
 def list_surplus(paths: Paths, entry: Mapping[str, Any]) -> list[Path]:
-    """List the files of a plan that are in place and that an entry does not have."""
+    """List the files of a plan that exist and that an entry does not have."""
     wanted = {row["path"] for row in entry["files"]}
     return [
         path
@@ -416,7 +419,7 @@ def _restore_links(paths: Paths, row: Mapping[str, str]) -> list[str]:
 
 
 def converge_enabled(paths: Paths, entry: Mapping[str, Any]) -> None:
-    """Enable the units that were enabled then, and no others of a plan."""
+    """Enable the units that were enabled then, and disable the others of a plan."""
     wanted, there = set(entry["enabled"]), set(list_enabled_units(paths))
     for verb, names in (("disable", there - wanted), ("enable", wanted - there)):
         if names:
@@ -424,10 +427,10 @@ def converge_enabled(paths: Paths, entry: Mapping[str, Any]) -> None:
 
 
 def prune(paths: Paths, keep: int, spare: Collection[int] = ()) -> list[int]:
-    """Drop the files of all but the newest `keep` versions that served, and very old entries.
+    """Remove the files of all but the newest `keep` versions that served, and very old entries.
 
-    `spare`: numbers of entries that a way back may need still.
-    Returns the numbers of the entries that cannot be put back any more. The newest entry stays.
+    `spare`: numbers of entries that a rollback may still need. Returns the numbers of the entries
+    that cannot be restored any more. The newest entry stays.
     """
     rows = read_all(paths)
     versions: list[str] = []
@@ -438,7 +441,7 @@ def prune(paths: Paths, keep: int, spare: Collection[int] = ()) -> list[int]:
         if entry["result"] == DONE and new:
             versions.append(str(digest))
         elif entry["result"] is not None and whole and entry["number"] not in spare:
-            # The same files again are another number's already.
+            # Another number has the same files already.
             shutil.rmtree(str(find_folder(paths, entry["number"]) / _FILES), ignore_errors=True)
             write(paths, {**entry, "files": []})
             dropped.append(int(entry["number"]))

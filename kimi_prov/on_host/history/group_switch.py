@@ -1,9 +1,9 @@
-"""The switch of hosts that serve one model together: each has its own, without word of the others.
+"""The switch of hosts that serve one model together: each host has its own, and decides alone.
 
-What one has put in place serves only where all have, for hosts with different plans do not start
-together. So the one verdict is whether the group serves: where it does not, each goes back, at once
-where its engine ended or it is left apart with a plan that the others do not have. verify and the
-speed are told by the head, and nothing follows from them.
+The new version serves only where all hosts have it, because hosts with different plans do not start
+together. So the one verdict is whether the group serves: where it does not, each host rolls back,
+at once where its engine ended or where the others have a different plan. The head reports verify
+and the speed, but they cause no rollback.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
-# After a verdict of the head that is told and not followed.
+# Added to a verdict of the head, which is reported and causes no rollback.
 STAYS = (
-    "hosts that serve together go back by themselves only where nothing serves:  kimi-prov "
+    "hosts that serve together go back by themselves only if nothing serves:  kimi-prov "
     "rollback INVENTORY  for all of them"
 )
 _POLL_INTERVAL_S = 1.0
-# What a rank gives the head to measure what serves, beside the drain, before it stops by itself.
+# Seconds that a rank gives the head to measure, beside the drain, before the rank stops by itself.
 _HEAD_S = 300.0
-# Hosts that do not switch at the same moment are apart for a while; then one of them has gone back.
+# Seconds: hosts that do not switch at the same moment differ for a while; after that one has rolled
+# back.
 _MAX_UNEQUAL_S = 180.0
 
 
@@ -45,7 +46,7 @@ def wait_for_head(paths: Paths, drain_s: float) -> None:
 
 
 class Apart:
-    """Sees when a host of a group is left apart: nothing starts, for others have other plans."""
+    """Detects that a host is left alone: nothing starts, because other hosts have other plans."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Apart:
         self._since: float | None = None
 
     def watch(self, tell: engines.Tell) -> engines.Tell:
-        """Return what tells, and looks each time. On the way back nobody looks: others follow."""
+        """Return a function that checks it. In a rollback nothing is checked: the others follow."""
 
         def report(line: str) -> None:
             tell(line)
@@ -67,7 +68,7 @@ class Apart:
         return report
 
     def check(self) -> None:
-        """Raise HostError where it has been so for long enough."""
+        """Raise HostError where the plans have differed for long enough."""
         if self._where is None:
             return
         seen = supervision.read(self._where)
@@ -85,7 +86,7 @@ def verify_and_measure(
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None, str | None]:
     """Verify and measure what a group serves, on its head.
 
-    Returned are the speed, the rows of verify, and what verify refused.
+    Returns the speed, the rows of verify, and what verify refused.
     """
     if not groups.serves_clients(plan):
         return None, None, None

@@ -1,4 +1,4 @@
-"""The open switch: a file that leads back to what served, and the entry that it is about.
+"""The open switch: a file that allows the rollback to what served, and its entry.
 
 `/var/lib/kimi/state/switch.json`: written before the first file changes, removed after the verdict.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 WRITING, SWITCHING, RETURNING = "writing", "switching", "returning"
-# Room for the way back on a disk that is full by then.
+# Bytes reserved for the rollback, on a disk that may be full by then.
 RESERVE_BYTES = 8 << 20
 AT_BOOT = "the machine was restarted in the middle of the switch"
 
@@ -33,29 +33,29 @@ def read(paths: Paths) -> dict[str, Any]:
 
 
 def write(paths: Paths, state: Mapping[str, Any]) -> None:
-    """Write the open switch, whole or not at all."""
+    """Write the open switch atomically."""
     files.write_json(str(paths.switch), state, mode=0o600)
 
 
 def find_reserve_file(paths: Paths) -> Path:
-    """Return the file that keeps room for the way back."""
+    """Return the file that reserves disk space for the rollback."""
     return paths.switch.with_suffix(".reserve")
 
 
 def close(paths: Paths) -> None:
-    """Close the switch: from here on nothing leads back by itself."""
+    """Close the switch: from here on nothing rolls back by itself."""
     paths.switch.unlink(missing_ok=True)
     find_reserve_file(paths).unlink(missing_ok=True)
 
 
 def is_under_way() -> bool:
-    """Whether the unit that switches is at work."""
+    """Return whether the unit that switches runs."""
     state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     return state.get("state") in ("activating", "deactivating")
 
 
 def find_serving(paths: Paths, state: Mapping[str, Any]) -> ServedSide:
-    """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
+    """Return which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
     places = started.UnitPaths(str(paths.root))
     plan = plans.read_machine_plan(paths.plan)
     names = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
@@ -69,7 +69,7 @@ def find_serving(paths: Paths, state: Mapping[str, Any]) -> ServedSide:
 
 
 def _read_digests(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the stamp of each engine's unit in an entry."""
+    """Return the config digest of each engine's unit in an entry."""
     found = {}
     for row in entry.get("files") or ():
         folder, _, name = row["path"].rpartition("/")
@@ -82,16 +82,16 @@ def _read_digests(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
 def end_entry(
     paths: Paths, entry: Mapping[str, Any], result: str, **more: object
 ) -> dict[str, Any]:
-    """Write how an entry ended; returns it."""
+    """Write how an entry ended; return it."""
     ended = {**entry, "result": result, "ended_at": entries.format_now(), **more}
     entries.write(paths, ended)
     return ended
 
 
 def report_cut_runs(paths: Paths, run: object) -> list[str]:
-    """Say how earlier runs ended that were cut before they could; each is told once.
+    """Describe how interrupted earlier runs ended; each is reported once.
 
-    What `run` did itself it tells itself.
+    `run` reports its own result itself.
     """
     state = read(paths)
     said = []
@@ -111,12 +111,12 @@ def report_cut_runs(paths: Paths, run: object) -> list[str]:
 def _finish_cut_entry(paths: Paths, entry: Mapping[str, Any]) -> str:
     number = entry["number"]
     if entry["result"] == entries.DONE:
-        return f"what it brought came to serve, {entries.describe_entry(entry)} (entry {number})"
+        return f"what it applied was served, {entries.describe_entry(entry)} (entry {number})"
     if entry["result"] == entries.INTERRUPTED:
         return f"{entry['why']} (entry {number})"
     former = entries.read(paths, int(entry["returned_to"]))
     went = (
         f"the machine went back to {entries.describe_entry(former)} (entry {entry['returned_to']})"
     )
-    less = "" if entry["result"] == entries.RETURNED else ", and that did not serve either"
+    less = "" if entry["result"] == entries.RETURNED else ", which did not serve either"
     return f"{went}{less}: {entry['why']}"

@@ -1,4 +1,4 @@
-"""`history`: what was applied to this machine, how it ended, and what could be put back."""
+"""`history`: what was applied to this machine, how it ended, and what can be restored."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def _describe_entry(paths: Paths, row: Mapping[str, Any], state: Mapping[str, An
 def _explain_unended(
     entry: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Literal["interrupted"] | None:
-    """Say of an entry without an end whether it is under way (None) or was cut."""
+    """Return, for an entry without an end, None if it is under way, else how it was interrupted."""
     return None if state.get("to") == entry["number"] else "interrupted"
 
 
 def main(argv: list[str]) -> int:
-    """`history`: one JSON object."""
+    """`history`: print one JSON object."""
     del argv
     return answer(collect(Paths()))

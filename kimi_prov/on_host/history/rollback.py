@@ -1,4 +1,4 @@
-"""The way back to what served: by the unit that switches, by a failed apply, or by a boot."""
+"""The rollback to what served: by the unit that switches, by a failed apply, or by a boot."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _KERNEL = {
 
 
 class StuckError(HostError):
-    """The way back could not be gone: what is in the way may go, and it is tried again."""
+    """The rollback failed: its obstacle may disappear, and it is tried again."""
 
 
 def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell) -> str:
-    """Put back what served, wait for it and verify it. Raises HostError that says why, always.
+    """Restore what served, wait for it and verify it. Always raises HostError with the reason.
 
-    StuckError where the files could not be put back.
+    StuckError where the files could not be restored.
     """
     why += _describe_full_disk(paths)
     state = {**state, "phase": open_switch.RETURNING, "why": why}
@@ -57,7 +57,7 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
     except Exception as error:  # noqa: BLE001
         # Left open: the unit tries again; so do the end of the apply, the next boot and apply.
         failed = wrap_error(error)
-        raise StuckError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
+        raise StuckError(f"{why}. The rollback failed: {failed.message}", failed.fix) from None
     try:
         plan = plans.read_machine_plan(paths.plan)
         own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)
@@ -68,7 +68,7 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
         open_switch.end_entry(paths, entry, entries.FAILED, why=why, returned_to=number)
         open_switch.close(paths)
         raise HostError(
-            f"{why}. The machine went back to entry {number}, and that does not serve either: "
+            f"{why}. The machine went back to entry {number}, which does not serve either: "
             f"{failed.message}",
             failed.fix,
         ) from None
@@ -78,13 +78,13 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
         f"{why}. The machine went back by itself to entry {number} of its history: "
         f"{entries.describe_entry(former)} serves again, "
         f"{format_duration(time.monotonic() - since)} later",
-        "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
+        "fix what the reason names, or the inventory, and run `kimi-prov apply` again; "
         f"`kimi-prov history` shows entry {ended['number']}",
     )
 
 
 def _describe_full_disk(paths: Paths) -> str:
-    """Say that the disk is full, which errors seldom name; empty where it is not."""
+    """Return that the disk is full, which errors seldom say; empty where it is not."""
     about = os.statvfs(str(paths.state))
     free_bytes = about.f_bavail * about.f_frsize
     if free_bytes >= open_switch.RESERVE_BYTES:
@@ -93,7 +93,7 @@ def _describe_full_disk(paths: Paths) -> str:
 
 
 def wrap_error(error: Exception) -> HostError:
-    """Return an error as one that says what happened."""
+    """Return an error as a HostError that says what happened."""
     if isinstance(error, HostError):
         return error
     if isinstance(error, OSError):
@@ -102,7 +102,7 @@ def wrap_error(error: Exception) -> HostError:
 
 
 def restore(paths: Paths, entry: Mapping[str, Any]) -> None:
-    """Put the files of an entry in place, and make what runs follow them."""
+    """Restore the files of an entry, and make the running services follow them."""
     places = started.UnitPaths(str(paths.root))
     extra = entries.list_surplus(paths, entry)
     for path in extra:
@@ -127,7 +127,7 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> None:
 
 
 def _follow(entry: Mapping[str, Any], changed: list[str]) -> None:
-    """Let the kernel and what runs beside the engine read what changed."""
+    """Make the kernel and the services beside the engine read what changed."""
     for name in entries.BESIDE:
         if name in entry["enabled"] and f"{layout.UNITS}/{name}" in changed:
             run("systemctl", "restart", "--no-block", name)
@@ -137,7 +137,7 @@ def _follow(entry: Mapping[str, Any], changed: list[str]) -> None:
 
 
 def _remove_file(paths: Paths, path: Path, places: started.UnitPaths) -> None:
-    """Remove a file that an entry does not have, with the unit that it is of."""
+    """Remove a file that an entry does not have, and its unit."""
     name = path.parent.name.removesuffix(".d") if path.name == layout.SERVE_DROP_IN else path.name
     if path.name == layout.SERVE_DROP_IN:
         serve.remove(name, places, keep=[places.file(name)])
@@ -148,7 +148,7 @@ def _remove_file(paths: Paths, path: Path, places: started.UnitPaths) -> None:
 
 
 def _refill(paths: Paths, plan: MachinePlan, changed: list[str]) -> None:
-    """Let the units of the weights read their files again, where these changed."""
+    """Restart the units of the weights where their files changed."""
     mine = {
         unit_names.FETCH: [layout.WEIGHTS],
         **{name: [layout.WEIGHTS, layout.STAGE] for name in engines.FILLS},
@@ -159,15 +159,15 @@ def _refill(paths: Paths, plan: MachinePlan, changed: list[str]) -> None:
             units.run_systemctl("restart", "--no-block", name)
     mount = f"{layout.UNITS}/{unit_names.RAM_MOUNT}"
     if mount in changed and (plan.get("ram_disk") or {}).get("enabled"):
-        # One that holds more than its former size is made smaller when it has been filled anew.
+        # A RAM disk with more than its former size is made smaller when it has been filled again.
         run("systemctl", "reload-or-restart", unit_names.RAM_MOUNT)
 
 
 def restore_at_boot(paths: Paths) -> str:
-    """Put the files of what served back before the engines start, where a switch was cut."""
+    """Restore the files of what served before the engines start, where a switch was interrupted."""
     state = open_switch.read(paths)
     if not state:
-        return "no switch was cut"
+        return "no switch was interrupted"
     open_switch.find_reserve_file(paths).unlink(missing_ok=True)
     former = entries.read(paths, int(state["from"]))
     if not entries.has_files(paths, former):
@@ -187,7 +187,7 @@ def restore_at_boot(paths: Paths) -> str:
     changed = entries.restore(paths, former)
     units.run_systemctl("daemon-reload")
     entries.converge_enabled(paths, former)
-    # These come up before this unit can run.
+    # These units start before this unit can run.
     early = {
         unit_names.FIREWALL: layout.FIREWALL,
         unit_names.RAM_MOUNT: f"{layout.UNITS}/{unit_names.RAM_MOUNT}",
@@ -195,7 +195,7 @@ def restore_at_boot(paths: Paths) -> str:
     for name, reads in early.items():
         if reads in changed:
             run("systemctl", "try-reload-or-restart", "--no-block", name)
-    # This boot's own jobs were made before these were enabled.
+    # The jobs of this boot were made before these units were enabled.
     if former["enabled"]:
         run("systemctl", "start", "--no-block", *former["enabled"])
     entry = entries.read(paths, int(state["to"]))
@@ -207,7 +207,7 @@ def restore_at_boot(paths: Paths) -> str:
 
 
 def describe_restored_at_boot(former: Mapping[str, Any]) -> str:
-    """Say what a boot put back."""
+    """Describe what a boot restored."""
     return (
         f"{open_switch.AT_BOOT}: {entries.describe_entry(former)} starts again, entry "
         f"{former['number']}"
@@ -215,7 +215,7 @@ def describe_restored_at_boot(former: Mapping[str, Any]) -> str:
 
 
 def find_restored_at_boot(paths: Paths, run: object) -> dict[str, Any] | None:
-    """Return what a boot put back in the middle of this run; None where there was none."""
+    """Return what a boot restored in the middle of this run; None where there was none."""
     entry = entries.read_last(paths)
     if entry.get("run") != run or entry["why"] != open_switch.AT_BOOT:
         return None
@@ -223,7 +223,7 @@ def find_restored_at_boot(paths: Paths, run: object) -> dict[str, Any] | None:
 
 
 def require_no_boot(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Raise HostError where a boot ended the switch of `run`, which goes on to write files."""
+    """Raise HostError where a boot ended the switch of `run`, which still writes files."""
     former = find_restored_at_boot(paths, request["run"])
     if former:
         raise HostError(describe_restored_at_boot(former), "run `kimi-prov apply` again")

@@ -1,4 +1,4 @@
-"""The short speed probe: the same few requests to an engine before and after a switch.
+"""The short speed test: the same few requests to an engine before and after a switch.
 
 Decides: the speed of a switch.
 Held by: tests/unit/on_host/history/test_speed.py,
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
-# One answer of so many tokens, a few times: the best counts, for what else runs only slows it.
+# A few answers of so many tokens: the best counts, because other load only slows it.
 TOKENS = 48
 ROUNDS = 3
-# A second word of each stream is waited for no longer than this.
+# Seconds that the second word of a stream is waited for.
 _TIMEOUT_S = 300.0
 _QUESTION = "Count from one to one hundred, in words."
 
@@ -95,9 +95,9 @@ def _stream_pieces(paths: Paths, port: int, body: Mapping[str, Any]) -> Iterator
 def explain_too_slow(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, least: float | None
 ) -> str | None:
-    """Say that the new engine is below `least` of the old one's speed; None where it is not.
+    """Return that the new engine is below `least` of the old one's speed; None where it is not.
 
-    Without a measurement of the old one there is nothing to fall below.
+    Without a measurement of the old engine there is no limit.
     """
     if least is None or before is None:
         return None
@@ -113,7 +113,7 @@ def explain_too_slow(
 
 
 def describe_both(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """Say both speeds in one phrase."""
+    """Describe both speeds in one phrase."""
     if after is None:
         return "speed not measured"
     told = f"{after['decode_tok_s']:.1f} tokens a second"

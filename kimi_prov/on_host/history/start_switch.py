@@ -1,4 +1,4 @@
-"""The begin of a switch: what serves is noted, before the first file changes."""
+"""The begin of a switch: records what serves, before the first file changes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def start(paths: Paths, request: Mapping[str, Any]) -> SwitchAnswer:
     """Open a switch for an apply that changes what serves.
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
-    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place),
-    `group`: the hosts that are to serve together. Not opened where nothing serves, or other hosts
-    together: then there is nothing to go back to. Returned are also `interrupted`, the switch that
-    this one takes over, and `cut`, how cut runs ended.
+    `frees`: directories that are removed first, with what serves (kimi_upgrade_in_place), `group`:
+    the hosts that are to serve together. No switch is opened where nothing serves, or where other
+    hosts serve together: then there is no version to roll back to. The answer also has
+    `interrupted`, the switch that this one takes over, and `cut`, how interrupted runs ended.
     """
     found = _collect_interrupted(paths, request)
     interrupted = found["interrupted"]
@@ -56,9 +56,9 @@ def _collect_interrupted(paths: Paths, request: Mapping[str, Any]) -> TakenOver:
 
 
 def _close_interrupted(paths: Paths) -> InterruptedSwitch | None:
-    """Say what an earlier switch left that nobody ended, and mark its entry so.
+    """Describe an earlier switch that was left open, and mark its entry so.
 
-    Raises HostError while its unit is still at work.
+    Raises HostError while its unit still runs.
     """
     state = open_switch.read(paths)
     if not state:
@@ -83,7 +83,7 @@ def _close_interrupted(paths: Paths) -> InterruptedSwitch | None:
 
 
 def _find_former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the entry to go back to: what serves now; None where nothing does."""
+    """Return the entry to roll back to: what serves now; None where nothing does."""
     if interrupted:
         entry: dict[str, Any] = entries.read(paths, int(interrupted["from"]))
         if entry and entries.explain_not_restorable(paths, entry) is None:
@@ -99,7 +99,7 @@ def _find_former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[st
 
 
 def ensure_entry(paths: Paths) -> dict[str, Any]:
-    """Return the entry whose files are in place; made where a version before this one did not."""
+    """Return the entry of the present files; made now where an earlier version did not."""
     digest = applied.hash_decided(applied.observe(paths))
     for entry in reversed(entries.read_all(paths)):
         served = entry["result"] == entries.DONE and entry["decided_sha256"] == digest
@@ -116,7 +116,7 @@ def _open(
     kind: str,
     restores: int | None = None,
 ) -> SwitchBegun:
-    """Open the entry and the switch; nothing of what serves has changed before that."""
+    """Open the entry and the switch; before this, nothing of what serves changes."""
     files.make_directory(paths.state, 0o700)
     _reserve_room(paths)
     entry = entries.open_entry(paths, kind, request, restores=restores, told=False)
@@ -139,7 +139,7 @@ def _open(
 
 
 def _reserve_room(paths: Paths) -> None:
-    """Keep room for the way back. Raises HostError where there is none, and leaves nothing."""
+    """Reserve disk space for the rollback. Raises HostError on a full disk."""
     place = open_switch.find_reserve_file(paths)
     try:
         with place.open("wb") as stream:
@@ -147,14 +147,14 @@ def _reserve_room(paths: Paths) -> None:
     except OSError as error:
         place.unlink(missing_ok=True)
         raise HostError(
-            f"there is no room for a way back: {format_bytes(open_switch.RESERVE_BYTES)} are "
+            f"there is no space for a rollback: {format_bytes(open_switch.RESERVE_BYTES)} are "
             f"reserved below {layout.STATE}, and that failed: {describe_error(error)}",
-            "make room on that file system: `kimi-prov clean` says what no version needs",
+            "free space on that file system: `kimi-prov clean` lists what no version needs",
         ) from None
 
 
 def _free_room(paths: Paths, names: list[str]) -> SwitchBegun:
-    """Stop what serves and remove it, where both have no room; there is no way back from here."""
+    """Stop and remove what serves, where the disk has no space for both; no rollback then."""
     plan = plans.read_machine_plan(paths.plan)
     for row in plan.get("instances") or ():
         units.run_systemctl("stop", unit_names.get_engine_unit(row))
@@ -164,7 +164,7 @@ def _free_room(paths: Paths, names: list[str]) -> SwitchBegun:
 
 
 def _list_serving_folders(paths: Paths) -> set[str]:
-    """Return the directories of what the plan in place serves: weights and environment."""
+    """Return the directories of what the present plan serves: weights and environment."""
     plan = plans.read_machine_plan(paths.plan)
     return {*entries.list_weights_folders(plan), str(plan["engine"]["env_dir"])} if plan else set()
 
@@ -185,7 +185,8 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     found = _collect_interrupted(paths, request)
     interrupted = found["interrupted"]
-    # Of a switch that was cut the files may be a mixture: what served before it is the way back.
+    # After an interrupted switch the files may be a mixture: the rollback is to what served before
+    # it.
     cut_from = entries.read(paths, int(interrupted["from"])) if interrupted else {}
     whole = cut_from and entries.explain_not_restorable(paths, cut_from) is None
     current = cut_from if whole else ensure_entry(paths)
@@ -207,7 +208,7 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
 
 
 def _find_target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:
-    fix = "see which there are:  kimi-prov history INVENTORY"
+    fix = "list the entries:  kimi-prov history INVENTORY"
     if number is None:
         for entry in reversed(entries.read_all(paths)):
             other = entry.get("decided_sha256") != current["decided_sha256"]
@@ -218,10 +219,10 @@ def _find_target(paths: Paths, current: Mapping[str, Any], number: int | None) -
     chosen = entries.read(paths, number)
     if not chosen:
         raise HostError(f"there is no entry {number} in the history of this machine", fix)
-    # Before its files: of the same version those of its last entry alone are kept.
+    # Checked before its files: of equal versions only the last entry keeps files.
     if chosen["decided_sha256"] == current["decided_sha256"]:
         raise HostError(f"entry {number} is what is in place", fix)
     why = entries.explain_not_restorable(paths, chosen)
     if why:
-        raise HostError(f"entry {number} cannot be put back: {why}", fix)
+        raise HostError(f"entry {number} cannot be restored: {why}", fix)
     return chosen

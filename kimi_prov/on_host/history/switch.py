@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# Of the probe of a new engine that seems too slow: clients come back at that moment.
+# Tries of the speed test for a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
 
 
 def run_switch(paths: Paths, tell: engines.Tell) -> str:
-    """Do the open switch; returns how it ended in one sentence. Raises HostError after going back.
+    """Do the open switch; return how it ended in one sentence. Raises HostError after a rollback.
 
-    One that was cut in the middle goes back.
+    A switch that was interrupted is rolled back.
     """
     state = open_switch.read(paths)
     if not state:
@@ -71,19 +71,20 @@ def run_switch(paths: Paths, tell: engines.Tell) -> str:
         open_switch.write(paths, state)
         try:
             ended, refused = _go_forward(paths, state, tell)
-        # Whatever it was: nobody else would start what served.
+        # Any error: without this nothing would start what served.
         except Exception as error:  # noqa: BLE001
             return rollback.go_back(paths, state, rollback.wrap_error(error).message, tell)
         if refused:
             raise HostError(f"{ended}, but {refused}", group_switch.STAYS)
         return ended
     finally:
-        # An engine that answers late is served: HAProxy's own checks keep out what does not.
+        # An engine that answers late is served: HAProxy's own checks exclude one that does not
+        # answer.
         engines.set_proxy_state(paths, "ready")
 
 
 def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[str, str | None]:
-    """Return how it ended, and what verify refused of a group, which stays all the same."""
+    """Return how it ended, and what verify refused of a group, which stays nevertheless."""
     former = entries.read(paths, int(state["from"]))
     old = entries.read_plan(paths, former)
     before = None
@@ -92,7 +93,7 @@ def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tupl
     if restarts:
         tell("measuring what serves")
         before = speed.measure(paths, old)
-        # Kept at once: the way back tells it too.
+        # Stored at once: the rollback reports it too.
         entries.amend(paths, int(state["to"]), speed_before=before)
         tell("waiting for the requests under way")
         since = time.monotonic()
@@ -138,7 +139,7 @@ def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tupl
 def _measure(
     paths: Paths, plan: MachinePlan, before: Mapping[str, Any] | None, least: float | None
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Measure what serves now, and say whether it is too slow; a busy moment gets more tries."""
+    """Measure what serves now, and say whether it is too slow; a busy engine gets more tries."""
     after, slow = None, None
     for number in range(_TRIES):
         time.sleep(_BETWEEN_TRIES_S if number else 0)
@@ -150,7 +151,7 @@ def _measure(
 
 
 def main(argv: list[str]) -> int:
-    """Run one of the verbs; see the module's docstring."""
+    """Run one of the verbs in the module's docstring."""
     paths = Paths()
     verbs = {
         "begin": start_switch.start,
@@ -178,7 +179,7 @@ def _run(paths: Paths) -> int:
             progress.fail(HostError(error.message, error.fix))
             return unit.AGAIN
         except OSError as error:
-            # A disk without a block: how it ended cannot be written.
+            # A full disk: how it ended cannot be written.
             progress.fail(HostError.from_system(error))
             return unit.AGAIN
         except HostError as error:

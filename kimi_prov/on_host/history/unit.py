@@ -1,4 +1,4 @@
-"""kimi-switch.service: a unit of the moment, so that a cut connection does not cut the switch."""
+"""kimi-switch.service: a transient unit, so that a cut connection does not stop the switch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
-# Exit status of a switch that went back, after which it is not started again; and of one whose way
-# back is stuck: EX_TEMPFAIL.
+# Exit status of a switch that rolled back, after which it is not started again; and EX_TEMPFAIL
+# where the rollback is stuck.
 WENT_BACK, AGAIN = 1, 75
 
 
@@ -32,10 +32,11 @@ def start_unit(paths: Paths) -> SwitchStartAnswer:
         *("systemd-run", "--quiet", "--no-block", f"--unit={unit_names.SWITCH}"),
         "--description=Kimi: switch to what was applied, or back",
         *("--service-type=oneshot", "--remain-after-exit"),
-        # It starts engines and waits for them: its own parts have their limits.
+        # It starts engines and waits for them: its parts have their own limits.
         *("--property=TimeoutStartSec=infinity", "--property=KillMode=process"),
-        # Killed, it goes on: back. A way back that is stuck, on a full disk say, is tried
-        # until it is free. One that has gone back has failed, and is done.
+        # After a kill it is started again, and rolls back. A rollback that is stuck, for example on
+        # a full disk, is tried until it succeeds. A switch that has rolled back has failed, and is
+        # not started again.
         *("--property=Restart=on-failure", f"--property=RestartPreventExitStatus={WENT_BACK}"),
         *("--property=RestartSec=5", "--property=StartLimitIntervalSec=0"),
         *(sys.executable, "-I", layout.ZIPAPP, "switch", "run"),
@@ -46,7 +47,7 @@ def start_unit(paths: Paths) -> SwitchStartAnswer:
 
 
 def forget_unit() -> None:
-    """Take the unit away that has switched: its journal and the history stay."""
+    """Remove the unit that has switched: its journal and the history stay."""
     state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     if state.get("load_state") == "loaded" and state["state"] in ("active", "failed", "inactive"):
         run("systemctl", "stop", unit_names.SWITCH)

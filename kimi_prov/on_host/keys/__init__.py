@@ -1,1 +1,1 @@
-"""API keys on the machine: made, published to the proxy, listed, with what each may do."""
+"""API keys on the machine: they are made, published to the proxy, and listed with their limits."""

@@ -1,8 +1,8 @@
-"""What is known of each key beside its hash: when it was made, when it ends, its limits.
+"""The metadata of each key, stored beside its hash: creation, expiry, limits.
 
 `/etc/kimi/keys/book.json` holds it; the proxy reads the rules from `/etc/kimi/proxy/rules.map`,
-which is made from the book. A key that `key --add` made has its hash there too: the inventory does
-not name it, and the next apply keeps it all the same.
+which is written from it. A key that `key --add` made has its hash there too: the inventory does not
+name it, and the next apply keeps it.
 
 Decides: what an API key may do: expiry and limits (which key has which).
 """
@@ -28,7 +28,7 @@ _SCHEMA = "kimi-prov/key-book/v1"
 
 @dataclass(frozen=True)
 class Entry:
-    """One key: `made` in seconds since 1970, `digest` of one that was added on the machine."""
+    """One key: `made` in seconds since 1970; `digest` of a key that was added on the machine."""
 
     rule: Rule = field(default_factory=Rule)
     made: int | None = None
@@ -40,12 +40,12 @@ GivenKeys = Mapping[str, Union[str, Mapping[str, Any]]]
 
 
 def read(paths: Paths) -> KeyMetadata:
-    """Return the book; empty where there is none."""
+    """Return the key metadata; empty where there is none."""
     return parse(read_json(paths.key_book))
 
 
 def parse(document: Mapping[str, Any]) -> KeyMetadata:
-    """Read a book. Raises HostError for one of another form."""
+    """Parse key metadata. Raises HostError for another form."""
     rows = document.get("keys") if document else {}
     if not isinstance(rows, Mapping) or (document and document.get("schema") != _SCHEMA):
         raise _make_unread_error("it is of another version")
@@ -66,7 +66,7 @@ def _make_unread_error(why: str) -> HostError:
 
 
 def render(book: KeyMetadata) -> str:
-    """Return the book as its file."""
+    """Return the key metadata as the text of its file."""
     rows = {
         name: {**entry.rule.to_json(), "made": entry.made, "digest": entry.digest}
         for name, entry in sorted(book.items())
@@ -75,7 +75,7 @@ def render(book: KeyMetadata) -> str:
 
 
 def write(paths: Paths, book: KeyMetadata) -> dict[str, str]:
-    """Write the book and the map of its rules; return what the map holds, by name."""
+    """Write the key metadata and the map of the rules; return the rules by name."""
     write_atomic(paths.key_book, render(book), 0o600)
     found = format_rules(book)
     lines = "".join(f"{name} {rule}\n" for name, rule in found.items())
@@ -84,7 +84,7 @@ def write(paths: Paths, book: KeyMetadata) -> dict[str, str]:
 
 
 def format_rules(book: KeyMetadata) -> dict[str, str]:
-    """Return the rules that the proxy holds keys to, by name."""
+    """Return the rules that the proxy enforces for each key, by name."""
     return {name: e.rule.text() for name, e in sorted(book.items()) if not e.rule.empty}
 
 
@@ -99,7 +99,7 @@ def read_hash(given: str | Mapping[str, Any]) -> str:
 
 
 def converge(book: KeyMetadata, keys: Mapping[str, str], given: GivenKeys) -> KeyMetadata:
-    """Return the book for these keys: a rule of the inventory counts, else the one there is."""
+    """Return the metadata of these keys: a rule of the inventory counts, else the present one."""
     found = {}
     for name in sorted(keys):
         entry, wish = book.get(name, Entry()), given.get(name)
@@ -112,7 +112,7 @@ def converge(book: KeyMetadata, keys: Mapping[str, str], given: GivenKeys) -> Ke
 
 
 def apply_request(rule: Rule, wish: Mapping[str, Any], now: int) -> Rule:
-    """Return a rule after a wish. Raises HostError for a wish that makes no sense."""
+    """Return a rule changed by a request. Raises HostError for a request that makes no sense."""
     limits = {**rule.limits, **(wish.get("limits") or {})}
     limits = {name: number for name, number in limits.items() if number is not None}
     ends = wish.get("ends", rule.ends)

@@ -1,7 +1,8 @@
 """The key by which metrics are read: given by the control machine, or made here.
 
-The proxy knows its hash. One that was made here lies in clear in `/etc/kimi/keys/metrics.key`, for
-whoever sets up a Prometheus; one that was given does not.
+The proxy knows its hash. A key that was made here is also kept in clear, in
+`/etc/kimi/keys/metrics.key`, for the operator who sets up a Prometheus; a key that was given is
+not.
 
 Decides: metrics: their port, networks and what is behind it (the key).
 """
@@ -26,10 +27,10 @@ def read(paths: Paths) -> str:
 
 
 def ensure(paths: Paths, wanted: Mapping[str, Any] | None, *, check: bool = False) -> bool:
-    """Converge the key to {"sha256": of a given key, or null}; None leaves all as it is.
+    """Converge the key to {"sha256": of a given key, or null}; None changes nothing.
 
-    A rollback may need it again, and `destroy` takes it. True when something was (or would be)
-    changed.
+    The file is kept where metrics are switched off: a rollback may need it; `destroy` removes it.
+    Returns True when something was (or would be) changed.
     """
     if wanted is None:
         return False

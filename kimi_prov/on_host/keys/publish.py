@@ -1,11 +1,10 @@
 """The API keys on the machine: made here, kept as SHA-256, shown once.
 
-`/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
-`/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
-exists it is authoritative, so the next run corrects one that was killed between the two files.
-`/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
-which the page speaks to the engine, where there is one. When keys end and what limits they have is
-in `metadata.py`.
+`/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and HAProxy reads it.
+`/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it exists
+it is authoritative, so a run that was killed between the two files is corrected by the next run.
+With `/etc/kimi/keys/verify.key` this machine tests itself, and with `web.key` the web UI, if any,
+calls the engine. Expiry and limits of keys are in `metadata.py`.
 
 Decides: where the hash of an API key is written (to `/etc/kimi/proxy/keys.map`).
 Applied by: roles/proxy.
@@ -50,30 +49,30 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 VERIFY = "verify"
-# `watchdog` is not one yet: no key of a user shall be told apart from use by its name.
+# `watchdog` is not reserved yet: a user's key may have that name.
 RESERVED = (OPERATOR, *key_rules.UNCOUNTED)
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
 
 def make_key() -> str:
-    """Return a fresh key: 256 random bits behind a prefix that secret scanners can know."""
+    """Return a new key: 256 random bits behind a prefix that secret scanners recognise."""
     return "sk-kimi-" + secrets.token_urlsafe(32)
 
 
 def may_be_given(name: str) -> bool:
-    """Whether a client's key may have this name."""
+    """Return whether a client's key may have this name."""
     kept = name in (*RESERVED, WEB_KEY_NAME) or name.startswith(gateways_of.KEY_PREFIX)
     return not kept and NAME.fullmatch(name) is not None
 
 
 def hash_key(key: str) -> str:
-    """Return the form in which a key is kept."""
+    """Return the SHA-256 by which a key is kept."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def parse_map(text: str) -> dict[str, str]:
-    """Name to hash; lines that are no key are left out."""
+    """Return the SHA-256 of each name; lines of another form are left out."""
     found = (MAP_LINE.match(line.strip()) for line in text.splitlines())
     return {match.group(2): match.group(1) for match in found if match}
 
@@ -101,12 +100,12 @@ def ensure(
     gateways: Mapping[str, str | None] | None = None,
     check: bool = False,
 ) -> PublishedKeys:
-    """Converge the keys: the operator's, the machine's own, those that were added, and `given`.
+    """Converge the keys: the operator's, the machine's own, the added ones, and `given`.
 
-    `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with a rule of its own.
-    `page`: there is one, which has a key of its own. `gateways`: the SHA-256 of each one's key by
-    name, None where this run did not reach it and what was known stays. Returns what changed; never
-    a key. With `check`, nothing is written.
+    `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with its own rule. `page`:
+    whether there is a web UI, which has its own key. `gateways`: the SHA-256 of each gateway's key
+    by name; None where this run did not reach the gateway, whose known key stays. Returns what
+    changed, never a key. With `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
@@ -149,14 +148,14 @@ def ensure(
 
 
 def publish(paths: Paths, keys: dict[str, str], book: metadata.KeyMetadata | None = None) -> str:
-    """Write the maps and make the running proxy use them; returns how.
+    """Write the maps and make the running proxy use them; return how.
 
-    `book`: what is known of the keys from now on, where that changes. The engine is not touched,
-    requests under way go on, and a key that is gone is refused from the next request on.
+    `book`: the new key metadata, where it changes. The engine is not touched, requests under way go
+    on, and a removed key is refused from the next request on.
     """
     if book is None:
         book = metadata.read(paths)
-    # The rules come first: no key is there without its own.
+    # The rules are written first: no key may be valid without its rule.
     rules = metadata.write(paths, {name: book[name] for name in sorted(book) if name in keys})
     write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
     applied_record.amend(paths, **describe_keys(keys))
@@ -178,10 +177,10 @@ def publish(paths: Paths, keys: dict[str, str], book: metadata.KeyMetadata | Non
 
 
 def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
-    """Make a key with a rule and return it; it is nowhere else. Raises HostError where it is."""
+    """Make a key with a rule and return it; it is stored nowhere. Raises HostError if it exists."""
     keys = _read_keys(paths)
     if name in keys or not may_be_given(name):
-        there = f"there is a key {name} already" if name in keys else f"{name!r} is no name to give"
+        there = f"there is a key {name} already" if name in keys else f"{name!r} is no valid name"
         raise HostError(
             there, f"choose another name, or change its limits: kimi-prov key --set {name}"
         )
@@ -193,7 +192,7 @@ def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
 
 
 def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
-    """Change when a key ends and its limits, from the next request on."""
+    """Change the expiry and the limits of a key, from the next request on."""
     keys = _read_keys(paths)
     _require_key(keys, name)
     if name in key_rules.UNCOUNTED:
@@ -231,10 +230,10 @@ def rotate(paths: Paths) -> None:
 
 
 def revoke(paths: Paths, name: str) -> None:
-    """Take a key away: it is refused from the next request on.
+    """Remove a key: it is refused from the next request on.
 
-    Raises HostError for a name that there is not, and for those that the machine cannot do
-    without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
+    Raises HostError for an unknown name, and for the keys that the machine needs itself. The next
+    apply makes a new key for the web UI, and adds the keys of kimi_api_keys_file again.
     """
     keys = parse_map(read_text(paths.key_map))
     _require_key(keys, name)
@@ -251,7 +250,7 @@ def revoke(paths: Paths, name: str) -> None:
 def show(paths: Paths) -> str | None:
     """Return the operator's key until it was shown, else None.
 
-    `forget` follows once it arrived.
+    The caller calls `forget` once the key arrived.
     """
     unseen = _read_secret(paths.operator_new)
     if not unseen:
@@ -263,20 +262,20 @@ def show(paths: Paths) -> str | None:
 
 
 def forget(paths: Paths) -> None:
-    """Remove the key in clear, and the page's password: they were shown."""
+    """Remove the clear text of the key and the password of the web UI: both were shown."""
     for file in (paths.operator_new, paths.web_admin_new):
         remove(str(file))
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list|give|take`, `keys remove NAME`, `keys add|set NAME < WISH`.
+    """`keys rotate|show|forget|list|give|take`, `keys remove NAME`, `keys add|set NAME < REQUEST`.
 
-    Only `show` and `add` bring a key to standard output. A wish is {"limits": {name: number or null
-    for none}, "ends": unix time or null for never, or "ends_in_s"}; what it leaves out stays.
+    Only `show` and `add` print a key. A request is {"limits": {name: number or null for none},
+    "ends": unix time or null for never, or "ends_in_s"}; what it leaves out stays.
 
-    `give`, and `take < GIVEN`, bring the keys of one gateway to the other: hashes and rules.
+    `give`, and `take < GIVEN`, copy the keys of one gateway to the other: hashes and rules.
 
-    On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
+    On a host of a group that does not serve itself, the answer is {"elsewhere": the reason}.
     """
     paths = Paths()
     plan = plans.read_plan(paths.plan)
@@ -299,9 +298,10 @@ def main(argv: list[str]) -> int:
 
 
 def export_keys(paths: Paths) -> dict[str, Any]:
-    """Return what another gateway has to have as well: keys by their hash, and the certificate.
+    """Return what the other gateway needs as well: keys by their hash, and the certificate.
 
-    One that was made here goes with its key; others come to each gateway by the inventory.
+    A certificate that was made here is sent with its private key; others come to each gateway by
+    the inventory.
     """
     own = {VERIFY, WEB_KEY_NAME}
     known = parse_map(read_text(paths.key_map))
@@ -314,14 +314,14 @@ def export_keys(paths: Paths) -> dict[str, Any]:
 
 
 def import_keys(paths: Paths, given: Mapping[str, Any]) -> bool:
-    """Have what another gateway gave, and no other keys but the machine's own; True for a change.
+    """Store what the other gateway gave, and no keys besides but the machine's own.
 
-    A client is let in by either gateway, whichever has the address they share. A new certificate
-    waits for the proxy to be converged.
+    Clients use the address that both gateways share, so either one must accept them. A new
+    certificate takes effect when the proxy is converged. Returns True for a change.
     """
     old, book = parse_map(read_text(paths.key_map)), metadata.parse(json.loads(given["book"]))
     wanted = {**given["hashes"], VERIFY: hash_key(_read_secret(paths.verify_key))}
-    # The operator's key of the other is the one that is shown.
+    # The operator is shown the key of the other gateway.
     remove(str(paths.operator_new))
     other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
     if other:

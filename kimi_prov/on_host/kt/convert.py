@@ -4,9 +4,9 @@
     convert [--config FILE] --check    only say whether it holds (exit 0) or not (exit 1)
     convert --made-for N DIRECTORY     only say whether the files there are sliced for N pools
 
-Runs as kimi-convert.service. Each layer becomes one file, renamed into place when it is whole and
-on the disk, so being killed at any moment loses at most the layer at work. The manifest and, last,
-the mark are those of fetched weights.
+Runs as kimi-convert.service. Each layer becomes one file, renamed into place when it is complete
+and on the disk, so being killed at any moment loses at most the present layer. The manifest and,
+last, the mark are those of fetched weights.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Layers:
-    """The routed experts of a checkpoint: dimensions, and where each tensor lies.
+    """The routed experts of a checkpoint: dimensions, and the location of each tensor.
 
     `places`: for each layer, each matrix and each expert the file and name of weight and scale.
     """
@@ -164,12 +164,12 @@ def _check_complete(directory: str, layer: int, matrices: dict[str, list[dict[st
                 raise HostError(
                     f"{directory}: layer {layer}, expert {expert}: {name}_proj is missing or has "
                     "no scale",
-                    "let kimi_weights_source name the whole checkpoint",
+                    "name the complete checkpoint in kimi_weights_source",
                 )
 
 
 def read_verified(config: Config) -> Manifest | None:
-    """Return the result's manifest, where its mark holds and it is of these very weights."""
+    """Return the result's manifest, where its mark is valid and made from these weights."""
     source = fetch.find_recorded_manifest(config.weights)
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
     if source is None or written is None or written.source != config.identity(source):
@@ -178,9 +178,9 @@ def read_verified(config: Config) -> Manifest | None:
 
 
 def run(config: Config, progress: Progress) -> Manifest:
-    """Make the directory hold every layer, verified; return the manifest.
+    """Convert every layer into the directory, verified; return the manifest.
 
-    Raises HostError, with every complete layer kept.
+    Raises HostError; every complete layer is kept.
     """
     manifest = read_verified(config)
     if manifest is not None:
@@ -188,7 +188,7 @@ def run(config: Config, progress: Progress) -> Manifest:
     source = fetch.find_verified_manifest(config.weights)
     if source is None:
         raise HostError(
-            f"{config.weights.directory}: is not verified; kimi-fetch.service has to be done first",
+            f"{config.weights.directory}: is not verified; kimi-fetch.service has to succeed first",
             retryable=True,
         )
     shards = [e.path for e in source.files if e.path.endswith(".safetensors")]
@@ -296,7 +296,7 @@ def _convert(
 
 
 def require_room(directory: str, size: int, count: int) -> None:
-    """Refuse before anything is written where the disk cannot take what remains.
+    """Raise HostError before anything is written where the disk has no space for the rest.
 
     `size` bytes for each of `count` layers, and once more for the layer at work.
     """
@@ -304,7 +304,7 @@ def require_room(directory: str, size: int, count: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise HostError(
-            f"{directory}: no room for the converted experts: {format_bytes(needed)} are still "
+            f"{directory}: no space for the converted experts: {format_bytes(needed)} are still "
             f"needed and {format_bytes(free)} are free",
             f"free {format_bytes(needed - free)} or mount a larger disk there",
         )
@@ -333,17 +333,17 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
         stdin=json.dumps(job),
         timeout=None,
         env=os.environ,
-        capture_stderr=False,  # the journal of our own unit has it as it comes
+        capture_stderr=False,  # The journal of our own unit has kt-kernel's output as it comes.
     )
     report = _parse_last(ended.stdout)
     if ended.returncode < 0:
         raise HostError(
-            f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 is for want of "
-            "memory, 4 for instructions that this CPU lacks",
+            f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 means out "
+            "of memory, 4 means instructions that this CPU lacks",
             "read the kernel's messages: journalctl -k",
             retryable=True,
         )
-    # What is no number is no smaller one either.
+    # A comparison with NaN is false.
     if ended.returncode != 0 or not report.get("relative_error", 1.0) < 1.0:
         raise HostError(
             f"layer {layer}: kt-kernel did not convert it (exit status {ended.returncode}, "
@@ -362,7 +362,7 @@ def _parse_last(text: str) -> dict[str, Any]:
 
 
 def _pack(config: Config, layers: Layers, layer: int) -> Record:
-    """Make one file of what kt-kernel wrote for a layer, with the names that its loader reads."""
+    """Join kt-kernel's files of a layer into one file, with the names that its loader reads."""
     scratch = _build_scratch_path(config.directory)
     made = os.path.join(scratch, f"_layer_{layer}")
     parts: list[tensor_files.Part] = []
@@ -396,7 +396,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
 
 
 def _finish(directory: str, records: dict[str, Record], identity: str) -> Manifest:
-    """Write the manifest, then the mark as the last thing."""
+    """Write the manifest, then the mark last."""
     entries = [Entry(path, r.size, r.sha256) for path, r in sorted(records.items())]
     manifest = Manifest(entries, source=identity)
     write_json(os.path.join(directory, manifests.NAME), manifest.to_json())
@@ -408,7 +408,7 @@ def _finish(directory: str, records: dict[str, Record], identity: str) -> Manife
 def require_pools(directory: str, pools: int) -> None:
     """Raise HostError unless the files are sliced for so many pools.
 
-    kt-kernel does not look itself, and reads past the end of what it was given.
+    kt-kernel does not check this, and would read past the end of its buffers.
     """
     found = 0
     for name in sorted(_list_entries(directory)):

@@ -1,6 +1,6 @@
 """One layer of INT4 experts by kt-kernel, through the library itself: no server and no GPU.
 
-The engine's own Python runs this. Packages are the caller's to import and to hand in.
+The engine's own Python runs this. The caller imports the packages and passes them in.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Weights that share a scale in Kimi's native INT4.
+# The number of weights that share a scale in Kimi's native INT4.
 GROUP = 32
-# Kernels read these at every pass, by their address alone: they have to outlive them.
+# Kernels read these by their address at every pass: they must live as long as the kernel.
 _REFERENCES: list[Any] = []
 
 
@@ -35,7 +35,7 @@ class Shape:
 
 
 def start_pool(extension: Any, nodes: Sequence[int], threads: int) -> Any:  # noqa: ANN401
-    """Start kt-kernel's threads, shared out over the NUMA nodes as its server does."""
+    """Start kt-kernel's threads, distributed over the NUMA nodes as its server does."""
     each, more = divmod(threads, len(nodes))
     wanted = extension.WorkerPoolConfig()
     wanted.subpool_count = len(nodes)
@@ -45,7 +45,7 @@ def start_pool(extension: Any, nodes: Sequence[int], threads: int) -> Any:  # no
 
 
 def build_configuration(kt_kernel: Any, torch: Any, pool: Any, shape: Shape, index: int = 0) -> Any:  # noqa: ANN401
-    """Return the configuration of a layer all of whose experts are the CPU's."""
+    """Return the configuration of a layer whose experts are all computed by the CPU."""
     on_gpu = torch.zeros(shape.experts, dtype=torch.bool)
     _REFERENCES.append(on_gpu)
     config = kt_kernel.kt_kernel_ext.moe.MOEConfig(

@@ -1,8 +1,8 @@
 """`kt-prove`: complete a KTransformers environment and prove that it computes on this machine.
 
-The environment's own Python runs this, as the user that serves: its packages are imported by name
-when they are needed, and nothing of them is needed to read this module. Without it the first start
-of the server would assemble 1.3 GB of CUDA kernels, and a build for another CPU would die there.
+The environment's own Python runs this, as the user that serves. Its packages are imported when they
+are needed, so this module itself can be read without them. Without this step the first start of the
+server would assemble 1.3 GB of CUDA kernels, and a build for another CPU would crash there.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def main(argv: list[str]) -> int:
         )
     result = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
     print(json.dumps(result), flush=True)
-    # The kernel's threads may not let the interpreter end.
+    # The kernel's threads may keep the interpreter from ending.
     os._exit(0)
 
 
 def refuse_stock_sglang(names: set[str]) -> None:
-    """Refuse a stock sglang: it has the same modules, and no kt-kernel in them."""
+    """Refuse a stock sglang: it has the same modules, but no kt-kernel in them."""
     if "sglang" in names or "sglang-kt" not in names:
         found = ", ".join(sorted(n for n in names if n.startswith("sglang"))) or "none"
         raise HostError(f"expected the server of KTransformers, sglang-kt, alone; found: {found}")
 
 
 def assemble() -> str:
-    """Assemble the CUDA kernels from their wheels; returns the directory.
+    """Assemble the CUDA kernels from their wheels; return the directory.
 
-    SGL_KERNEL_KT_CACHE_DIR names it. The server verifies them at each start, and wants that
+    SGL_KERNEL_KT_CACHE_DIR names it. The server verifies them at each start, and needs that
     directory writable with 4 GB free even then.
     """
-    # As a bare package: importing it would want libcuda.
+    # Found as a package, without an import: an import would need libcuda.
     package = types.ModuleType("sgl_kernel")
     spec = importlib.util.find_spec("sgl_kernel")
     if spec is None or not spec.submodule_search_locations:
@@ -95,7 +95,7 @@ def compute_layer() -> tuple[str, str, float]:
 
 
 def _quantise(torch: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:  # noqa: ANN401
-    """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
+    """Return packed values (two a byte, 8 is zero), scales a group, and the dequantised weights."""
     values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
     packed = values[:, 0::2] | (values[:, 1::2] << 4)
     scales = (torch.rand(rows, columns // kt_layer.GROUP) * 0.01 + 0.001).to(torch.bfloat16)

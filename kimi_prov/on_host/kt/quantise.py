@@ -1,8 +1,8 @@
 """`kt-quantise`: one layer of experts from a checkpoint to kt-kernel's own AMXINT4 or AMXINT8.
 
-The engine's own Python runs this, in a process for each layer: the kernel never gives a layer's
-memory back. Reads a job in JSON from standard input and leaves kt-kernel's files below its
-`scratch`; the last line of standard output has the relative error of the layer, in JSON.
+The engine's own Python runs this, in a process for each layer: the kernel never frees a layer's
+memory. Reads a job in JSON from standard input and leaves kt-kernel's files below its `scratch`;
+the last line of standard output has the relative error of the layer, in JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kimi_prov.on_host.kt import layer
 # Classes of kt_kernel.utils.amx 0.7.2 by method. They need AVX512F and BW; no GPU, no AMX.
 KERNELS = {"AMXINT4": "AMXInt4_MOE", "AMXINT8": "AMXInt8_MOE"}
 _MATRICES = ("gate", "up", "down")
-# Of the trial after a layer; the kernel wants a multiple of 32 for its buffers.
+# Tokens of the test after a layer; the kernel's buffers need a multiple of 32.
 _BUFFER_TOKENS, _TOKENS = 32, 4
 
 
 def compute_layer_bytes(method: str, experts: int, hidden: int, width: int, pools: int) -> int:
-    """Bytes of one layer's result: its values, and a float32 for each row of each pool's slice.
+    """Return the bytes of one layer's result: its values, and a float32 for each row of each slice.
 
     As kt-kernel 0.7.2 writes them: gate and up are cut by rows, down by columns.
     """
@@ -32,7 +32,7 @@ def compute_layer_bytes(method: str, experts: int, hidden: int, width: int, pool
 
 
 def main(argv: list[str]) -> int:
-    """Quantise the layer, then compute some tokens by it and by the checkpoint's own weights."""
+    """Quantise the layer, then compute tokens with it and with the checkpoint's own weights."""
     del argv
     job = json.load(sys.stdin)
     torch = import_module("torch")
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     right = layer.compute_reference(torch, weights, tokens.float(), chosen, shares)
     error = float((out.float() - right).norm() / right.norm())
     print("\n" + json.dumps({"relative_error": round(error, 5)}), flush=True)
-    # The kernel's threads may not let the interpreter end.
+    # The kernel's threads may keep the interpreter from ending.
     os._exit(0)
 
 
@@ -57,7 +57,7 @@ def stack_experts(torch: Any, shape: layer.Shape, name: str, job: dict[str, Any]
     """Return one matrix of every expert as bfloat16, [experts, rows, columns]."""
     safe_open = import_module("safetensors").safe_open
     opened: dict[str, Any] = {}
-    # In place: experts of one Kimi layer are 34 GB, and a list beside would double that.
+    # In place: experts of one Kimi layer are 34 GB, and a second list would double that.
     whole = torch.empty((shape.experts, *shape.matrices()[name]), dtype=torch.bfloat16)
 
     def tensor(place: list[str]) -> Any:  # noqa: ANN401
@@ -89,9 +89,9 @@ def quantise(
     weights: dict[str, Any],
     job: dict[str, Any],
 ) -> Any:  # noqa: ANN401
-    """Let the kernel quantise and write; returns it, ready to compute.
+    """Make the kernel quantise and write; return it, ready to compute.
 
-    The library itself, as `kt quant` would: its own script is not in the wheel of 0.7.2, and
+    This uses the library itself: the script of `kt quant` is not in the wheel of 0.7.2, and
     KTMoEWrapper pins memory, which needs CUDA.
     """
     config = layer.build_configuration(kt_kernel, torch, pool, shape, job["layer"])

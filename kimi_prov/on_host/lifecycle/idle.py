@@ -1,9 +1,9 @@
-"""Counts how long nobody has asked, and lets the machine rest when that was long enough.
+"""Measures how long no client has asked, and puts the machine to sleep after the limit.
 
-`kimi-idle.timer` looks every few seconds. Use is what the proxy has seen: each request with a key
-changes a variable in it, and answers under way are use for as long as they last. What the machine
-asks itself with verify's key, refused callers and health checks change nothing. The time is that of
-the monotonic clock, so a clock that is set does nothing.
+`kimi-idle.timer` runs it every few seconds. The proxy knows the use: each request with a key
+changes a variable in it, and answers under way count as use for as long as they last. The machine's
+own requests with verify's key, refused callers and health checks change nothing. Times are those of
+the monotonic clock, so setting the clock changes nothing.
 
 Decides: when a machine is idle, and who wakes it (the idle timer).
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 USED, OWN = "proc.used", "proc.own"
 STOP, POWEROFF, HOOK = "stop", "poweroff", "hook"
 HOOK_SCHEMA = "kimi-prov/idle-hook/v1"
-# A verify asks one question after the other, with less than that between them.
+# A verify run sends one request after the other, with less than this between two.
 _VERIFY_S = 120.0
 _TRIES = 3
 _BETWEEN_TRIES_S = 300.0
@@ -63,14 +63,14 @@ def get_planned(plan: MachinePlan) -> IdlePlan:
 
 
 def update_idle_time(paths: Paths, plan: MachinePlan) -> tuple[dict[str, Any], str]:
-    """Count on; returns what is known now and a sentence for the journal, empty for nothing new.
+    """Update the count; return the new state and a line for the journal, empty for nothing new.
 
-    `asleep_in_s` is 0 where the machine may rest now, null while something else is under way.
+    `asleep_in_s` is 0 where the machine may sleep now, and null while something else is under way.
     """
     idle = get_planned(plan)
     before = files.read_json(paths.idle)
     now = time.monotonic()
-    # After a boot the clock begins anew, and so does the count.
+    # After a boot the monotonic clock starts at 0, and so does the count.
     before = before if float(before.get("looked_s") or 0) <= now else {}
     why = _explain_pause(paths, plan)
     used = own = None
@@ -107,7 +107,7 @@ def update_idle_time(paths: Paths, plan: MachinePlan) -> tuple[dict[str, Any], s
 def _explain_pause(paths: Paths, plan: MachinePlan) -> str | None:
     """Say what else is under way, while which nothing is counted; None where nothing is."""
     if stop_state.read(paths):
-        return "it rests already"
+        return "it is already asleep or stopped"
     if apply_lock.find_holder():
         return "an apply is under way"
     if paths.switch.exists():
@@ -134,7 +134,7 @@ def _explain_silent_proxy(paths: Paths) -> str | None:
 
 
 def _describe_news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -> str:
-    """Announce the rest when half of the time is over, five minutes and one minute before it."""
+    """Announce the sleep when half of the time is over, and five and one minute before it."""
     left, last = found["asleep_in_s"], before.get("asleep_in_s")
     if found["why_not"] and found["why_not"] != before.get("why_not"):
         return str(found["why_not"])
@@ -145,15 +145,15 @@ def _describe_news(before: Mapping[str, Any], found: Mapping[str, Any], after_s:
 
 
 def remember_unsaved(paths: Paths, unkept: Mapping[str, Any]) -> None:
-    """Keep in memory what the looks told that no disk took, so that the next one does not again."""
+    """Keep in memory which announcements were made and not stored, so that none is repeated."""
     document = {**files.read_json(paths.idle), "unkept": unkept}
     files.write_json(str(paths.idle), document, durable=False, mode=0o600)
 
 
 def record_failure(paths: Paths, plan: MachinePlan, why: str) -> None:
-    """Keep that a rest failed: it is tried again some times, and then not before the next use.
+    """Record that a sleep failed: it is tried again some times, then only after the next use.
 
-    Between two tries is the time after which it rests, and some minutes at most.
+    Between two tries passes the idle time, and some minutes at most.
     """
     found = files.read_json(paths.idle)
     pause_s = min(_BETWEEN_TRIES_S, float(get_planned(plan)["after_s"]))
@@ -166,7 +166,7 @@ def record_failure(paths: Paths, plan: MachinePlan, why: str) -> None:
 
 
 def run_hook(plan: MachinePlan, program: str, tell: Callable[[str], None]) -> None:
-    """Run the operator's program, with JSON on its standard input. Raises HostError."""
+    """Run the operator's program with JSON on its standard input. Raises HostError."""
     question = {
         "schema": HOOK_SCHEMA,
         "event": "idle",
@@ -175,7 +175,7 @@ def run_hook(plan: MachinePlan, program: str, tell: Callable[[str], None]) -> No
         "model": plan["model"]["name"],
     }
     tell(f"running {program}")
-    # Files, and no pipes: what it leaves running in the background is not waited for.
+    # Files instead of pipes: a program that it leaves in the background is not waited for.
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(json.dumps(question).encode() + b"\n")
         given.seek(0)
@@ -185,7 +185,7 @@ def run_hook(plan: MachinePlan, program: str, tell: Callable[[str], None]) -> No
             fix = "correct kimi_idle_hook, or the program"
             raise HostError(f"{program}: {describe_error(error)}", fix) from None
         if ended != 0:
-            # Its last line is near the end.
+            # The last line of its output is near the end of the file.
             said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = said.read().decode(errors="replace").strip().splitlines()
             last = clean_text.clean_line(lines[-1])[:300] if lines else "it said nothing"
@@ -196,7 +196,7 @@ def run_hook(plan: MachinePlan, program: str, tell: Callable[[str], None]) -> No
 
 
 def _run_to_end(program: str, given: IO[bytes], said: IO[bytes]) -> int:
-    """Run a program to its end; one that takes too long is ended with all that it started."""
+    """Run a program to its end; on a timeout, end it with all that it started."""
     with subprocess.Popen(
         [program],
         stdin=given,

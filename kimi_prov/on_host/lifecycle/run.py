@@ -1,17 +1,17 @@
 """Stops, starts and restarts what a machine serves, keeping everything else that was applied.
 
-    rest stop < REQUEST      mark the machine as stopped, and let kimi-rest.service do it
-    rest start < REQUEST     take the mark away and start the engines; says how long that will take
-    rest restart < REQUEST   let kimi-rest.service restart the instances, one after the other
-    rest started             note how long the start took
-    rest outcome             what kimi-rest.service did last
-    rest run                 that unit
-    rest idle                kimi-idle.service: count how long nobody has asked, and rest at last
-    rest keep                kimi-sessions.service: keep what this session costs in the bucket
-    rest keep REASON         the same, of a session that ends now
+    rest stop < REQUEST      write the stop state, and start kimi-rest.service, which stops
+    rest start < REQUEST     remove the stop state and start the engines; says how long that takes
+    rest restart < REQUEST   start kimi-rest.service, which restarts one instance after the other
+    rest started             record how long the start took
+    rest outcome             the result of the last run of kimi-rest.service
+    rest run                 the work of kimi-rest.service
+    rest idle                kimi-idle.service: measure the idle time, and sleep after the limit
+    rest keep                kimi-sessions.service: store the session's cost in the bucket
+    rest keep REASON         the same, for a session that ends now
 
-The mark is written before anything else, and removed before the engines start: a machine whose
-power is cut in between comes back as it was to be.
+The stop state is written before anything else, and removed before the engines start: a machine
+whose power fails in between boots into the requested state.
 
 Decides: what stops a machine on purpose, and what its clients get as an answer.
 Applied by: playbooks/stop.yml, playbooks/start.yml, playbooks/restart.yml.
@@ -49,13 +49,13 @@ Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
 _POLL_INTERVAL_S = 1.0
-# Between a start and the wait for it.
+# Seconds between a start and the wait for it.
 _BEGUN_S = 5.0
-# Of answers that begin at the last moment.
+# Seconds for answers that begin at the last moment.
 _SLEEP_DRAIN_S = 300.0
-# Before a rest for the budget that failed is tried again.
+# Seconds before a stop for the budget that failed is tried again.
 _MIN_END_INTERVAL_S = 300.0
-# Beyond what a unit allows its processes before it kills them.
+# Seconds added to a unit's own limit, after which systemd kills its processes.
 _STOP_LIMIT_S = 900.0
 
 
@@ -74,15 +74,15 @@ def read_applied_plan(paths: Paths) -> MachinePlan:
 
 
 def _require_whole_group(plan: MachinePlan, request: Mapping[str, Any]) -> None:
-    """Raise HostError where a host of the group is left out of what is done."""
+    """Raise HostError where a host of the group is not part of this run."""
     group = plan.get("group")
     hosts = {*request.get("hosts", ())}
     missing = [row["host"] for row in group["members"] if row["host"] not in hosts] if group else []
     if group and missing:
         raise HostError(
-            f"{', '.join(missing)} serves together with this host and is left out, or has failed "
-            f"before it: the hosts of group {group['name']} stop and start together",
-            "fix what it failed for; give no --limit, or one that has them all",
+            f"{', '.join(missing)} serves together with this host and is not in this run, or "
+            f"failed before: the hosts of group {group['name']} stop and start together",
+            "fix its failure; give no --limit, or one with all hosts of the group",
         )
 
 
@@ -95,10 +95,10 @@ def list_engine_units(plan: MachinePlan) -> list[str]:
 
 
 def stop(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
-    """Mark this host as stopped, and let the unit drain and stop it.
+    """Mark this host as stopped, and start the unit that drains and stops it.
 
-    `request`: `drain_s`, `by`, and `part`: `serving` for hosts that clients ask, `rank` for those
-    that another serves for. The other part is left, and answers `left_out`.
+    `request`: `drain_s`, `by`, and `part`: `serving` for hosts with an endpoint, `rank` for the
+    other hosts of groups. A host of the other part does nothing and answers `left_out`.
     """
     plan = read_applied_plan(paths)
     _require_whole_group(plan, request)
@@ -122,7 +122,7 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
 
 
 def launch(paths: Paths, job: Mapping[str, Any]) -> LifecycleAnswer:
-    """Let the unit do a job, which goes on when the connection is cut."""
+    """Start a job in its own unit, which goes on when the connection is cut."""
     begun = {**job, "at_s": time.monotonic()}
     files.write_json(str(paths.rest_job), begun, durable=False, mode=0o600)
     run("systemctl", "stop", unit_names.REST)
@@ -131,7 +131,8 @@ def launch(paths: Paths, job: Mapping[str, Any]) -> LifecycleAnswer:
         *("systemd-run", "--quiet", "--no-block", f"--unit={unit_names.REST}"),
         "--description=Kimi: stop or restart what is served",
         *("--service-type=oneshot", "--remain-after-exit"),
-        # It waits for the answers under way and for engines: its own parts have their limits.
+        # The unit has no limit of its own: it waits for answers under way and for engines, which
+        # have theirs.
         "--property=TimeoutStartSec=infinity",
         *(sys.executable, "-I", layout.ZIPAPP, "rest", "run"),
     )
@@ -141,9 +142,9 @@ def launch(paths: Paths, job: Mapping[str, Any]) -> LifecycleAnswer:
 
 
 def stop_engines(paths: Paths, plan: MachinePlan, limit_s: float, tell: Tell) -> dict[str, Any]:
-    """Drain and stop the engines, and free what memory holds of the weights where that is wished.
+    """Drain and stop the engines, and free the memory of the weights where that is requested.
 
-    Returns `cut`, the requests that did not end in time, and `seconds` of the whole.
+    Returns `cut`, the number of requests that did not end in time, and `seconds` of the whole stop.
     """
     began = time.monotonic()
 
@@ -153,7 +154,7 @@ def stop_engines(paths: Paths, plan: MachinePlan, limit_s: float, tell: Tell) ->
             f"{format_duration(limit_s)} at most"
         )
 
-    # Who asks a machine that falls asleep waits for the next start, and not for this stop.
+    # A client that asks while the machine falls asleep waits for the next start, not for this stop.
     handed = stop_state.read(paths).get("state") != stop_state.ASLEEP
     serves = groups.serves_clients(plan)
     cut = draining.drain(paths, limit_s, tell=waiting, handed=handed) if serves else 0
@@ -177,7 +178,7 @@ def _format_request_count(count: int) -> str:
 
 
 def _free_memory(plan: MachinePlan, tell: Tell) -> None:
-    """Give back the memory of the RAM disk; nothing fills it again before a start."""
+    """Free the memory of the RAM disk; nothing fills it before the next start."""
     for name in reversed(starts.list_memory_units(plan)):
         tell(f"stopping {name}")
         words = ("disable", "--now") if name.endswith(".service") else ("stop",)
@@ -191,8 +192,8 @@ def _run_stop(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tel
         try:
             stop_state.write(paths, {**found, "cut": done["cut"]})
         except OSError as error:
-            # It is stopped, and marked so.
-            tell(f"how many requests were cut is not kept: {describe_error(error)}")
+            # The machine is stopped and marked as stopped: this does not fail the stop.
+            tell(f"the number of cut requests is not stored: {describe_error(error)}")
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
     ended = f"{_format_request_count(done['cut'])} cut" if done["cut"] else "no request was cut"
     return f"stopped in {format_duration(done['seconds'])}; {ended}"
@@ -202,7 +203,7 @@ def _run_stop(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tel
 
 
 def check_idle(paths: Paths) -> str:
-    """Count on how long nobody has asked, and rest where that was long enough."""
+    """Update the idle time, and put the machine to sleep when it is long enough."""
     plan = read_applied_plan(paths)
     if not plan["rest"].get("idle"):
         return ""
@@ -212,17 +213,17 @@ def check_idle(paths: Paths) -> str:
     news = "; ".join(part for part in (paid.news, news) if part)
     if paid.over and _may_end(paths):
         launch(paths, {"job": SLEEP, "used": None, "drain_s": _SLEEP_DRAIN_S, "over": True})
-        return f"{news or 'over the budget'}: resting"
+        return f"{news or 'over the budget'}: stopping"
     if found["asleep_in_s"] != 0:
         if session_history.is_due(paths, plan):
             session_history.start_saving(paths)
         return news
     launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
-    return "nobody has asked for long enough: resting"
+    return "idle for long enough: going to sleep"
 
 
 def _may_end(paths: Paths) -> bool:
-    """Whether an end for the budget may begin: none is under way, nor was one a moment ago."""
+    """Return whether a stop for the budget may begin: none runs, and none failed a moment ago."""
     if stop_state.read(paths) or apply_lock.find_holder() or paths.switch.exists():
         return False
     if units.read_states(unit_names.REST)[unit_names.REST]["state"] in (
@@ -238,11 +239,11 @@ def _may_end(paths: Paths) -> bool:
 
 
 def _run_sleep(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
-    """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
+    """Do what the inventory requests: sleep, switch the machine off, or run the operator's hook."""
     chosen = idle.get_planned(plan)
     asked = not job.get("over") and haproxy.read_variable(paths.socket, idle.USED) != job["used"]
     if asked or apply_lock.find_holder():
-        return "not asleep: somebody asked at the last moment"
+        return "staying awake: a request came at the last moment"
     try:
         ended = _RESTS[chosen["action"]](paths, plan, job, tell)
         return "; ".join(part for part in (ended, savings.describe_cost(paths, plan)) if part)
@@ -259,7 +260,7 @@ def _put_to_sleep(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell:
 
 def _build_sleep_state(plan: MachinePlan, job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("over"):
-        # No request wakes what is over its budget.
+        # No request wakes a machine that is over its budget.
         why = "the budget of this session is used up; the operator raises it and applies again"
         return stop_state.build_state(stop_state.ASLEEP, why, wake="off")
     wakes = plan["rest"]["wake"]
@@ -269,7 +270,7 @@ def _build_sleep_state(plan: MachinePlan, job: Mapping[str, Any]) -> dict[str, A
 
 
 def _describe_end(job: Mapping[str, Any]) -> str:
-    """Say to the history why a session ends."""
+    """Write to the history of sessions why a session ends."""
     return "its budget was used up" if job.get("over") else "nobody asked"
 
 
@@ -290,10 +291,10 @@ def _power_off(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Te
 
 
 def _run_hook(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
-    """Run the operator's program once answers have ended; where it fails, serve on.
+    """Run the operator's program once answers have ended; where it fails, serve again.
 
-    It is run though a full disk takes no mark: it may end what the machine costs. One that is there
-    afterwards serves on.
+    It is run even if a full disk prevents writing the stop state: the program may end what the
+    machine costs. A machine that still runs afterwards serves again.
     """
     unmarked = None
     try:
@@ -322,14 +323,14 @@ _RESTS = {idle.STOP: _put_to_sleep, idle.POWEROFF: _power_off, idle.HOOK: _run_h
 
 
 def start(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
-    """Start what was stopped; returns what it `was`, and what the start will take (`expected`)."""
+    """Start what was stopped; return what it `was`, and what the start will take (`expected`)."""
     plan = read_applied_plan(paths)
     _require_whole_group(plan, request)
     was = stop_state.read(paths)
     states = units.read_states(*list_engine_units(plan))
     limit: LifecycleAnswer = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
     up_now = all(unit["state"] == "active" for unit in states.values())
-    # Of a rank that says only that it waits for its head.
+    # A rank's own lines say only that it waits for its head.
     waits = (
         not groups.serves_clients(plan)
         and group_state.read(paths.group_run).phase != group_state.SERVING
@@ -353,7 +354,7 @@ def start(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
 
 
 def start_units(paths: Paths, plan: MachinePlan) -> None:
-    """Let the engines start, and before them what holds the weights in memory."""
+    """Start the engines, and before them the units that hold the weights in memory."""
     names = list_engine_units(plan)
     fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
     if fills:
@@ -364,7 +365,7 @@ def start_units(paths: Paths, plan: MachinePlan) -> None:
 
 
 def record_start(paths: Paths) -> LifecycleAnswer:
-    """Keep how long the start took, and return it; `start` is null where nothing has started."""
+    """Store how long the start took, and return it; `start` is null where nothing has started."""
     return {"start": starts.record_start(paths, read_applied_plan(paths))}
 
 
@@ -372,9 +373,10 @@ def record_start(paths: Paths) -> LifecycleAnswer:
 
 
 def restart(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
-    """Let the unit restart the instances one after the other.
+    """Start the unit that restarts the instances one after the other.
 
-    Hosts that serve together stop and start together: they are left, and answer `together`.
+    Hosts that serve together stop and start together: nothing is done on them, and they answer
+    `together`.
     """
     plan = read_applied_plan(paths)
     _require_whole_group(plan, request)
@@ -432,7 +434,7 @@ def _restart_one(
         if first:
             starts.record_start(paths, plan)
     finally:
-        # HAProxy's own checks keep out what does not answer.
+        # HAProxy's own checks exclude an instance that does not answer.
         draining.set_state(paths, draining.READY, own)
     wait_for_balance(paths, own, until)
     return cut
@@ -452,8 +454,8 @@ def wait_for_units(
 ) -> None:
     """Wait until units have started: until their engines answered. Raises HostError.
 
-    `wanted` raises where nobody wants that any more. `together`: hosts of a group start again until
-    all are there, which is no failure.
+    `wanted` raises where the start is no longer requested. `together`: hosts of a group start again
+    until all are there, which is no failure.
     """
     shown = units.read_states(*names)
     before = {} if together else {name: unit["restarts"] for name, unit in shown.items()}
@@ -466,7 +468,7 @@ def wait_for_units(
             return
         broken = smoke_test.find_failure(shown, before)
         if broken:
-            # What an earlier start said is no cause of this one's end.
+            # Lines of an earlier start do not explain this failure.
             lines = units.read_journal(broken, 200, since_s) or units.read_journal(broken, 200)
             line = units.find_cause(lines)
             raise HostError(
@@ -487,7 +489,7 @@ def wait_for_units(
 
 
 def wait_for_fill(plan: MachinePlan, tell: Tell) -> None:
-    """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
+    """Wait until the RAM disk, if there is one, holds the weights. Raises HostError on failure."""
     fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
     while fills:
         shown = units.read_states(*fills)
@@ -497,7 +499,7 @@ def wait_for_fill(plan: MachinePlan, tell: Tell) -> None:
         if all(row["state"] == "active" for row in shown.values()):
             return
         done = files.read_json(layout.STAGE_PROGRESS)
-        tell(f"filling the RAM disk: {done.get('line') or 'it begins'}")
+        tell(f"filling the RAM disk: {done.get('line') or 'it starts'}")
         time.sleep(_POLL_INTERVAL_S)
 
 
@@ -516,7 +518,7 @@ def wait_for_balance(paths: Paths, own: Sequence[int] | None, until: float) -> N
 
 
 def read_outcome(paths: Paths) -> LifecycleAnswer:
-    """Return what the unit did last: `cut` requests and `seconds`."""
+    """Return the result of the unit's last run: `cut` requests and `seconds`."""
     job = files.read_json(paths.rest_job)
     run("systemctl", "stop", unit_names.REST)
     run("systemctl", "reset-failed", unit_names.REST)
@@ -528,7 +530,7 @@ def read_outcome(paths: Paths) -> LifecycleAnswer:
 
 
 def main(argv: list[str]) -> int:
-    """Run one of the verbs; see the module's docstring."""
+    """Run one of the verbs in the module's docstring."""
     paths = Paths()
     asked = {"stop": stop, "start": start, "restart": restart}
     plain_verbs = {"started": record_start, "outcome": read_outcome}
@@ -536,7 +538,8 @@ def main(argv: list[str]) -> int:
     if verb == "run":
         return _run(paths)
     if verb == "idle":
-        # At the level that its unit lets through: its own starts stay out of the journal.
+        # At the level that its unit logs: messages of systemd about its own units stay out of the
+        # journal.
         if news := check_idle(paths):
             print(f"<5>{news}", flush=True)
         return 0

@@ -1,8 +1,8 @@
 """What a machine that is paid for by the hour has cost: this session, and those before it.
 
-A session lasts from a boot, or on a cloud's machine from its first, until the machine is off. Each
-look of kimi-idle.timer adds the time since the last one to what the machine was doing: starting,
-serving, or nothing that anybody asked for.
+A session lasts from a boot until the machine is off; on a cloud's machine it begins with the first
+boot. Each run of kimi-idle.timer adds the time since the last run to the phase of the machine:
+starting, serving, or idle.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/session-ledger/v1"
 STARTING, SERVING, IDLE = "starting", "serving", "idle"
 PHASES = (STARTING, SERVING, IDLE)
-#: when kimi-up.service of a cloud's machine began, by the clock of the day
+#: When kimi-up.service of a cloud's machine began, in seconds since 1970.
 _BEGAN = "/var/lib/kimi-up/began"
 _MAX_SESSIONS = 100
 _WARN_SHARE = 0.8
-_RESTS = "it rests already"
+_RESTS = "it is already asleep or stopped"
 
 
 class Counted(NamedTuple):
-    """What a look found: a sentence for the journal, empty for nothing new, and whether it ends."""
+    """The result of one run: a line for the journal, empty for nothing new, and whether it ends."""
 
     news: str
     over: bool
 
 
 def find_phase(found: Mapping[str, Any]) -> str:
-    """Name what the machine did since the last look, by what `idle.update_idle_time` found."""
+    """Name the phase since the last run, from the result of `idle.update_idle_time`."""
     if found["why_not"] == _RESTS:
         return IDLE
     if found["used"] is None:
@@ -53,10 +53,10 @@ def find_phase(found: Mapping[str, Any]) -> str:
 
 
 def count_time(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> Counted:
-    """Add the time since the last look, and hold the sum against the budget.
+    """Add the time since the last run, and compare the sum with the budget.
 
-    On a full disk the time since the last look that was kept counts, as what the machine does now;
-    that is told once.
+    On a full disk the time since the last run that was stored counts for the present phase; that is
+    reported once.
     """
     paid = plan["rest"].get("paid")
     if not paid:
@@ -74,7 +74,7 @@ def count_time(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> Cou
     try:
         _save(paths, ledger)
     except OSError as error:
-        problem = f"what this session costs is not kept: {describe_error(error)}"
+        problem = f"the cost of this session is not stored: {describe_error(error)}"
         if problem != before.get("problem"):
             news = "; ".join(part for part in (news, problem) if part)
         unkept = {"problem": problem, "told": ledger.get("told")}
@@ -84,7 +84,7 @@ def count_time(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> Cou
 
 
 def settle_time(paths: Paths, plan: MachinePlan) -> None:
-    """Add the time since the last look to what the machine was doing then: the session may end."""
+    """Add the time since the last run to its phase; report whether the session ends."""
     if plan["rest"].get("paid"):
         session = _read(paths)["session"] or {}
         _save(paths, _extend_to_now(paths, str(session.get("doing") or STARTING)))
@@ -97,7 +97,7 @@ def compute_cost(session: Mapping[str, Any], usd_hour: float, name: str | None =
 
 
 def describe_sessions(paths: Paths, plan: MachinePlan) -> PaidStatus | None:
-    """Say what this session and those before it cost; None where nobody said what an hour does."""
+    """Return the cost of this session and those before it; None where no price is set."""
     paid = (plan.get("rest") or {}).get("paid")
     if not paid:
         return None
@@ -118,7 +118,7 @@ def describe_sessions(paths: Paths, plan: MachinePlan) -> PaidStatus | None:
 
 
 def describe_cost(paths: Paths, plan: MachinePlan) -> str:
-    """Say in words what the session cost; empty where nobody said what an hour does."""
+    """Describe the cost of the session; empty where no price is set."""
     found = describe_sessions(paths, plan)
     if found is None:
         return ""
@@ -153,14 +153,14 @@ def _extend_to_now(paths: Paths, doing: str) -> dict[str, Any]:
 
 
 def _begin_session(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
-    """Begin a session with this boot; the first of a cloud's machine began before its driver."""
+    """Begin a session with this boot; on a cloud's machine it began before the driver's reboot."""
     booted = boot.find_boot_time()
     began = booted
     if not ledger.get("session"):
         text = files.read_text(paths.locate(_BEGAN)).strip()
         began = min(booted, float(text)) if text.isdigit() else booted
     now = time.clock_gettime(stop_log.CLOCK)
-    # Until the first look nothing was answered.
+    # Before the first run nothing was answered.
     start = max(0.0, time.time() - began)
     return {
         "boot": stop_log.read_boot(),

@@ -1,8 +1,8 @@
-"""What sessions have cost, kept in the bucket of the weights: there it outlives the machine.
+"""The cost of sessions, stored in the bucket of the weights, where it outlives the machine.
 
 Each session is one object, `kimi-sessions/MACHINE-START.json` of the bucket, which the machine
-writes again every few minutes and at the session's end. Where it cannot be written that is told,
-and nothing waits for it longer than its limit.
+writes again every few minutes and at the session's end. A failure to write it is reported, and
+nothing waits for it longer than its limit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session/v1"
-# Between two looks of kimi-idle.timer at which it is kept.
+# Seconds between two runs of kimi-idle.timer at which it is stored.
 EVERY_S = 600.0
-# Of a machine that is about to end: Google leaves it 30 s in all.
+# For a machine that is about to end: Google leaves it 30 s in all.
 END_S = 20.0
 READ_S = 60.0
 _STALL_TIMEOUT_S = 15.0
-# Of a listing, the newest.
+# Of a listing, only the newest sessions are read.
 _MAX_SESSIONS = 500
 _MAX_BYTES = 16 << 10
 _OBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
@@ -56,7 +56,7 @@ Tell = Callable[[str], None]
 
 
 def is_due(paths: Paths, plan: MachinePlan) -> bool:
-    """Whether the record is to be kept again."""
+    """Return whether the record is due to be stored again."""
     if not _find_folder(plan):
         return False
     tried = files.read_json(paths.sessions_kept).get("tried_boot_s")
@@ -64,7 +64,7 @@ def is_due(paths: Paths, plan: MachinePlan) -> bool:
 
 
 def start_saving(paths: Paths) -> None:
-    """Let a unit of its own keep the record: kimi-idle.service reaches no network."""
+    """Start a unit of its own that stores the record: kimi-idle.service has no network."""
     _note(paths, {"tried_boot_s": time.clock_gettime(stop_log.CLOCK)})
     process.run(
         *("systemd-run", "--quiet", "--no-block", "--collect", f"--unit={unit_names.SESSIONS}"),
@@ -75,9 +75,9 @@ def start_saving(paths: Paths) -> None:
 
 
 def save(paths: Paths, plan: MachinePlan, tell: Tell) -> None:
-    """Keep the record of a session that goes on, and read those before it where nobody has yet."""
+    """Store the record of a session that goes on; read earlier ones where none were read yet."""
     before = files.read_json(paths.sessions_kept)
-    # One that rests costs on; what ended its service stays said.
+    # A machine that is asleep still costs; the reason why its service ended stays in the record.
     end = before.get("end") if stop_state.read(paths) else None
     if _write(paths, plan, end, READ_S, tell) and "before" not in before:
         try:
@@ -89,27 +89,27 @@ def save(paths: Paths, plan: MachinePlan, tell: Tell) -> None:
 
 
 def save_end(paths: Paths, plan: MachinePlan, why: str, tell: Tell) -> None:
-    """Keep the record of a session that ends now; gives up after END_S and never raises."""
+    """Store the record of a session that ends now; give up after END_S and never raise."""
     if not _find_folder(plan):
         return
-    # What the timer began would come later, and say that it goes on.
+    # A unit that the timer started would write later, and say that the session goes on.
     process.run("systemctl", "stop", unit_names.SESSIONS, timeout=5)
     try:
         savings.settle_time(paths, plan)
         _write(paths, plan, why, END_S, tell)
     except OSError as error:
-        tell(f"what this session costs is not kept: {describe_error(error)}")
+        tell(f"the cost of this session is not stored: {describe_error(error)}")
 
 
 def begin_saving_end(paths: Paths, plan: MachinePlan, why: str, tell: Tell) -> Callable[[], None]:
-    """Begin `save_end` beside what else the machine does; returns what waits for it."""
+    """Begin `save_end` beside the machine's other work; return a function that waits for it."""
     thread = threading.Thread(target=save_end, args=(paths, plan, why, tell), daemon=True)
     thread.start()
     return thread.join
 
 
 def _find_folder(plan: MachinePlan) -> str | None:
-    """Name the folder; None where no price was set, or the weights come from no bucket."""
+    """Name the folder; None where no price was set, or where the weights come from no bucket."""
     rest = plan.get("rest")
     paid = rest and rest.get("paid")
     return (paid and paid.get("kept_in")) or None
@@ -120,12 +120,12 @@ def _open_bucket(plan: MachinePlan) -> Bucket:
 
 
 def _write(paths: Paths, plan: MachinePlan, why: str | None, limit_s: float, tell: Tell) -> bool:
-    """Write the record and note what came of it; tells what is new."""
+    """Write the record and store the result; return a line where the result is new."""
     before = files.read_json(paths.sessions_kept)
     now = time.clock_gettime(stop_log.CLOCK)
     where = str(_find_folder(plan))
     try:
-        # This program has no unit with the file of the site's proxy.
+        # This program runs without the unit that sets the site's forward proxy.
         os.environ.update(forward_proxy.read_variables(str(paths.root)))
         row = build_record(paths, plan, why)
         name = _build_object_name(row)
@@ -133,11 +133,11 @@ def _write(paths: Paths, plan: MachinePlan, why: str | None, limit_s: float, tel
     except HostError as error:
         found = _make_unwritable_error(error, where)
         if found.message != before.get("failed"):
-            tell(f"what this session costs is not kept: {found.line}")
+            tell(f"the cost of this session is not stored: {found.line}")
         _note(paths, {"tried_boot_s": now, "failed": found.message, "fix": found.fix, "end": why})
         return False
     if before.get("failed") or not before.get("at") or why:
-        tell(f"what this session costs is kept: {where}/{name}")
+        tell(f"the cost of this session is stored: {where}/{name}")
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     _note(paths, {"tried_boot_s": now, "failed": None, "fix": None, "at": at, "end": why})
     return True
@@ -159,17 +159,17 @@ def _note(paths: Paths, more: Mapping[str, Any]) -> None:
 
 
 def _build_object_name(row: Mapping[str, Any]) -> str:
-    """Name the object of a session: as long as it lasts it is the same one."""
+    """Return the object's name, which stays the same as long as the session lasts."""
     return f"{row['machine']}-{re.sub('[-:]', '', str(row['since']))}.json"
 
 
 def find_machine_name() -> str:
-    """Name this machine in the history."""
+    """Return this machine's name in the history."""
     return _UNPLAIN.sub("-", socket.gethostname()).strip("-.")[:63] or "machine"
 
 
 def build_record(paths: Paths, plan: MachinePlan, why: str | None) -> dict[str, Any]:
-    """Return what is kept of this session; `why` it ended, None while it goes on."""
+    """Return the record of this session; `why` it ended, None while it goes on."""
     found = savings.describe_sessions(paths, plan)
     if found is None:
         raise HostError("no price is set", "set kimi_hour_usd")
@@ -188,9 +188,9 @@ def build_record(paths: Paths, plan: MachinePlan, why: str | None) -> dict[str, 
 
 
 def read(bucket: Bucket, limit_s: float = READ_S) -> list[dict[str, Any]]:
-    """Return the sessions that a bucket keeps, the oldest first; of many the newest ones.
+    """Return the sessions in a bucket, oldest first; of very many only the newest ones.
 
-    Raises HostError; AbsentError where nothing was ever kept there.
+    Raises HostError; AbsentError where the bucket has no sessions.
     """
     with process.limit_time(limit_s, bucket.name):
         rows = {
@@ -204,7 +204,7 @@ def read(bucket: Bucket, limit_s: float = READ_S) -> list[dict[str, Any]]:
 
 
 def parse_record(text: str) -> dict[str, Any] | None:
-    """Read one record; None for what is none: anybody who may write there may write anything."""
+    """Parse one record; None for anything else: other writers of the bucket may put anything."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -237,9 +237,9 @@ def _is_sane(value: object) -> bool:
 
 
 def describe_history(paths: Paths, plan: MachinePlan) -> PaidStatus | None:
-    """Say what this session and those before it cost, of other machines too, and where it is kept.
+    """Return the cost of this session and of earlier ones, also of other machines, and its place.
 
-    None where nobody said what an hour costs.
+    None where no price is set.
     """
     found = savings.describe_sessions(paths, plan)
     if found is None:

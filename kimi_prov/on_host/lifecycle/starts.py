@@ -1,8 +1,8 @@
-"""How long the last starts on this machine took, and what the next one will take.
+"""How long the last starts on this machine took, and an estimate of the next one.
 
-A start lasts from when it was asked for until the engine answered a chat, which is when its unit
-counts as started. What nobody asked us for, at a boot or after a crash, counts from when systemd
-began with the unit.
+A start lasts from the request until the engine answered a chat, which is when its unit counts as
+started. A start without a request (at a boot, after a crash) counts from when systemd started the
+unit.
 
 Decides: what stops a machine on purpose, and what its clients get as an answer (what a start
   takes).
@@ -46,12 +46,12 @@ _SHOWN = (
 
 
 def read_starts(paths: Paths) -> list[MeasuredStart]:
-    """Return the starts that are kept, oldest first."""
+    """Return the stored starts, oldest first."""
     return [*(files.read_json(paths.starts).get("starts") or ())]
 
 
 def begin(paths: Paths, plan: MachinePlan, by: str) -> BegunStart:
-    """Note that a start was asked for now; returns what it will take (`expected`)."""
+    """Record that a start is requested now; return what it will take (`expected`)."""
     held = find_weights_place(plan)
     begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
     files.write_json(str(paths.begun), begun, durable=False, mode=0o600)
@@ -61,10 +61,11 @@ def begin(paths: Paths, plan: MachinePlan, by: str) -> BegunStart:
 def record_start(
     paths: Paths, plan: MachinePlan, *, first_token_s: float | None = None
 ) -> MeasuredStart | None:
-    """Keep how long the start of the engine that runs took; None where none has started.
+    """Store how long the start of the running engine took; None where none has started.
 
-    The engine's first instance speaks for all. A start that is kept already is returned, with
-    `first_token_s` added to it. On a full disk it is not kept: that holds no start and no stop up.
+    The time of the engine's first instance counts for all. For a start that is stored already, the
+    stored row is returned, with `first_token_s` added to it. On a full disk it is not stored: this
+    delays no start and no stop.
     """
     name = unit_names.get_engine_unit(plan["instances"][0])
     shown = units.read_properties([name], _SHOWN).get(name, {})
@@ -91,7 +92,7 @@ def _measure_start(paths: Paths, plan: MachinePlan, shown: Mapping[str, str]) ->
     unit = int(shown["InactiveExitTimestampMonotonic"]) / 1e6
     begun = files.read_json(paths.begun)
     asked = float(begun.get("at_monotonic_s") or 0)
-    # What was asked for before this unit was begun, and after the start before it.
+    # A request for a start that came before this unit started, and after the start before it.
     ours = bool(begun) and asked <= unit
     files.remove(str(paths.begun))
     ago = time.clock_gettime(time.CLOCK_MONOTONIC) - ended
@@ -107,7 +108,7 @@ def _measure_start(paths: Paths, plan: MachinePlan, shown: Mapping[str, str]) ->
 
 
 def estimate_start(paths: Paths, plan: MachinePlan, held: WeightsHeldIn) -> ExpectedStart:
-    """Say what a start will take: `seconds` (null where nobody knows), and by what (`basis`).
+    """Estimate the next start: `seconds` (null where unknown), and the source (`basis`).
 
     By the last starts of the same model with the weights in the same place; else by any of its
     starts here, else by the plan's estimate of the load.
@@ -133,9 +134,9 @@ def estimate_start(paths: Paths, plan: MachinePlan, held: WeightsHeldIn) -> Expe
 
 
 def describe_first_answers(paths: Paths, plan: MachinePlan) -> list[FirstAnswer]:
-    """Say how long the first request waited for an answer, of each place the weights were in.
+    """Return how long first requests waited for an answer, by where the weights were.
 
-    Those are the last times that a request woke the machine with this model.
+    Only the last requests that woke the machine with this model count.
     """
     found: dict[str, FirstAnswer] = {}
     for row in read_starts(paths):
@@ -150,7 +151,7 @@ def _format_span(took: list[float]) -> str:
 
 
 def find_weights_place(plan: MachinePlan) -> WeightsHeldIn:
-    """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
+    """Return where the weights are now: in the RAM disk, the page cache, or only on the disk."""
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
         stage = units.read_states(unit_names.STAGE).get(unit_names.STAGE, {})
@@ -172,7 +173,7 @@ def _is_cached(directory: Path) -> WeightsHeldIn:
 
 
 def list_memory_units(plan: MachinePlan) -> list[str]:
-    """Name the units by which memory holds the weights, in the order in which they start."""
+    """Name the units that hold the weights in memory, in the order in which they start."""
     named = (plan.get("ram_disk") or {}).get("units") or ()
     known = (unit_names.RAM_MOUNT, unit_names.STAGE, unit_names.WARM)
     return [name for name in known if name in named]

@@ -1,4 +1,4 @@
-"""Whether a machine serves, starts, or rests on purpose, as other commands tell it."""
+"""Whether a machine serves, starts, sleeps or is stopped, for the other commands."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SERVING: Final = "serving"
 STARTING: Final = "starting"
 STOPPING: Final = "stopping"
 FAILED: Final = "failed"
-# The timer looks each half a minute at most.
+# The timer runs every half a minute at most.
 _STALE_S = 120.0
 FIX = "kimi-prov start INVENTORY"
 
 
 def find_refusal(paths: Paths) -> HostError | None:
-    """Return why nothing can be asked of the model, where it rests on purpose; else None."""
+    """Return why the model cannot be asked, where it is stopped or asleep; else None."""
     found = stop_state.read(paths)
     if not found:
         return None
@@ -43,13 +43,14 @@ def decide_state(
     down: bool,
     wakes: bool = False,
 ) -> HostState:
-    """Name the state of a host: `states` are its engines' units, `down` whether any part is not up.
+    """Return the state of a host from the `states` of its engines' units.
 
-    `found` is the mark, empty where there is none; `wakes`: somebody wakes it.
+    `down`: whether any part is not up. `found`: the stop state, empty where there is none. `wakes`:
+    whether a request wakes the machine.
     """
     words = {row.get("state") for row in states.values()}
     if found and wakes:
-        # The mark of a sleep stands until the engine has answered.
+        # The stop state of a sleep is kept until the engine has answered.
         return STARTING
     if found:
         return STOPPING if words - {"inactive", "failed"} else cast("HostState", found["state"])
@@ -59,7 +60,7 @@ def decide_state(
 
 
 def build_document(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> RestStatus:
-    """Give the part of the status that says since when it rests, and what a start takes."""
+    """Return the part of the status that says since when it is stopped, and what a start takes."""
     rows = starts.read_starts(paths)
     last = rows[-1] if rows else None
     return {
@@ -86,13 +87,13 @@ def build_document(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) ->
 
 
 def _build_idle(paths: Paths, plan: MachinePlan) -> IdleStatus | None:
-    """Say when the machine will rest because nobody asks; None where it never does."""
+    """Return when the machine will sleep because no client asks; None where it never does."""
     wished = (plan.get("rest") or {}).get("idle")
     if not wished:
         return None
     seen = files.read_json(paths.idle)
     left = seen.get("asleep_in_s")
-    # It was looked at some seconds ago; what another boot has left says nothing.
+    # It was checked some seconds ago; a result from before the last boot says nothing.
     ago = time.monotonic() - float(seen.get("looked_s") or 0)
     return {
         "after_seconds": wished["after_s"],
@@ -101,20 +102,20 @@ def _build_idle(paths: Paths, plan: MachinePlan) -> IdleStatus | None:
         "asleep_in_seconds": max(0, round(float(left) - ago))
         if left is not None and 0 <= ago < _STALE_S
         else None,
-        "why_not": seen.get("why_not") if seen else "nobody has looked yet",
+        "why_not": seen.get("why_not") if seen else "not checked yet",
         "failed": seen.get("failed"),
     }
 
 
 def list_watching_units(plan: Plan) -> list[str]:
-    """Name the units without which the machine would not rest, or not wake."""
+    """Name the units without which the machine would not fall asleep, or not wake."""
     rest = plan.get("rest") or {}
     timer = [unit_names.IDLE_TIMER] if rest.get("idle") else []
     return [*timer, *([unit_names.WAKE_SOCKET] if rest.get("wake", "off") != "off" else [])]
 
 
 def list_resting_units(paths: Paths, plan: Plan) -> tuple[str, ...]:
-    """Name the units that do not run because the machine rests: what a stop made is no drift."""
+    """Name the units that do not run because of a stop or a sleep: they are no drift."""
     if not stop_state.read(paths):
         return ()
     engines = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]

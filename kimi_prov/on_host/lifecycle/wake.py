@@ -1,9 +1,10 @@
-"""Wakes a machine that is asleep, when somebody with a valid key asks: kimi-wake.service.
+"""Wakes a machine that is asleep when a client with a valid key asks: kimi-wake.service.
 
-HAProxy sends it the requests of such clients while the machine is asleep, over kimi-wake.socket; it
-has looked at their keys before, and put the machine key in their place. The first one starts the
-engines, once for all of them. `refuse` answers each with 503 and how far the start is; `hold` keeps
-it and hands it to an engine as it came, byte by byte. It ends when the machine serves.
+While the machine is asleep, HAProxy sends such requests here, over kimi-wake.socket; it has checked
+their keys before, and replaced them by the machine key. The first request starts the engines, once
+for all. `refuse` answers each request with 503 and the progress of the start; `hold` keeps the
+request and passes it on to an engine unchanged, byte by byte. The service ends when the machine
+serves.
 
 Decides: when a machine is idle, and who wakes it (what a wake does).
 """
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 HOLD = "hold"
-# Where systemd puts the first socket that it hands over.
+# systemd passes the first socket as this file descriptor.
 _SOCKET_FD = 3
 _POLL_INTERVAL_S = 1.0
-# Without a request, and without a start under way.
+# Seconds without a request and without a start under way, after which the service ends.
 _LEAVES_S = 30.0
-# After a start that failed the next one is not tried at once: each takes its minutes. One that was
-# not begun, because somebody works on the machine, is.
+# Seconds after a start that failed: each start takes minutes, so the next is not tried at once. A
+# start that was refused because somebody works on the machine is tried again after _BUSY_S.
 _AGAIN_S, _BUSY_S = 300.0, 5.0
 _CHUNK = 1 << 16
-# Of a request that waits; HAProxy keeps the rest.
+# Bytes of a waiting request that are read here; HAProxy keeps the rest.
 _HELD_BYTES = 1 << 20
 _RETRY_S = 60
 # HAProxy sends the rest of a request and closes as soon as it has the answer.
@@ -52,11 +53,11 @@ _CLOSES_S = 5.0
 
 
 class BusyError(HostError):
-    """Somebody works on the machine: no start was begun."""
+    """Somebody works on the machine, so no start was begun."""
 
 
 class Waker:
-    """One start for all who wait; `reason` is why it failed."""
+    """One start for all requests that wait; `reason` is why it failed."""
 
     def __init__(self, paths: Paths, plan: MachinePlan) -> None:
         self.paths = paths
@@ -76,14 +77,14 @@ class Waker:
 
     @property
     def under_way(self) -> bool:
-        """Whether engines are being started."""
+        """Return whether engines are being started."""
         return self._task is not None and not self._task.done()
 
     def wake(self) -> None:
-        """Start the engines, where nobody has done so and no start has just failed."""
+        """Start the engines, unless a start is under way or one has just failed."""
         self.last = time.monotonic()
         if self.served.is_set() and stop_state.read(self.paths).get("state") == stop_state.ASLEEP:
-            # It fell asleep again, while we were still here.
+            # The machine fell asleep again while this service still ran.
             self.served.clear()
         if self.under_way or self.served.is_set() or self.last < self.again_at:
             return
@@ -92,7 +93,7 @@ class Waker:
         self._task = asyncio.get_running_loop().create_task(self._start())
 
     def must_stay(self) -> bool:
-        """Whether somebody waits or may come soon, or a start has failed that is remembered."""
+        """Return whether a request waits or may come soon, or a failed start is remembered."""
         now = time.monotonic()
         if self.waiting or self.under_way or now - self.last < _LEAVES_S:
             return True
@@ -112,26 +113,27 @@ class Waker:
             self.over.set()
 
     def _start_and_wait(self) -> None:
-        """Start the engines and wait until they have answered. Raises HostError where they fail."""
-        # Who puts it to sleep is done with that first.
+        """Start the engines and wait until they have answered. Raises HostError on failure."""
+        # The service that puts the machine to sleep has to end first.
         while units.read_states(unit_names.REST)[unit_names.REST]["state"] == "activating":
             time.sleep(_POLL_INTERVAL_S)
         found = stop_state.read(self.paths)
         if found.get("state") != stop_state.ASLEEP:
-            # Somebody else has started it, or stopped it.
+            # The operator has started or stopped the machine meanwhile.
             if found:
                 raise HostError(stop_state.describe_for_clients(found))
             return
         if holder := apply_lock.find_holder():
             raise BusyError(
-                f"{holder.get('user')} works on this machine: it is not woken meanwhile"
+                f"{holder.get('user')} works on this machine: it is not woken until that ends"
             )
         begun = starts.begin(self.paths, self.plan, "wake")
         self.expected = begun["expected"]
-        print(f"somebody asks: starting; {self.expected['basis']}", flush=True)
+        print(f"a client asks: starting; {self.expected['basis']}", flush=True)
         self.paths.waking.write_text("")
         try:
-            # Before the file, a stop did not know of us.
+            # A stop looks for this file: write it first, then check that nobody has stopped the
+            # machine meanwhile.
             self._require_not_stopped()
             run.start_units(self.paths, self.plan)
             until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
@@ -149,7 +151,7 @@ class Waker:
         print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
 
     def _require_going_on(self) -> None:
-        """Raise HostError where nobody wants it any more, or a group's rounds have failed."""
+        """Raise HostError where the start is not requested any more, or a group's rounds failed."""
         self._require_not_stopped()
         if error := smoke_test.find_round_failure(self.paths, self.plan):
             raise error
@@ -164,12 +166,12 @@ class Waker:
         self.line = line
 
     def _sleep_again(self, error: HostError) -> None:
-        """Leave no engine that tries again and again, and keep why it did not start."""
+        """Stop engines that would try again and again, and store why they did not start."""
         files.remove(str(self.paths.waking))
         files.remove(str(self.paths.begun))
         found = stop_state.read(self.paths)
         if found.get("state") == stop_state.STOPPED:
-            # The stop does the rest, and lets answers end.
+            # The stop that came meanwhile does the rest, and lets answers end.
             return
         call("systemctl", "stop", *run.list_engine_units(self.plan), timeout=900)
         if found:
@@ -181,7 +183,7 @@ class Waker:
         """Answer one request that HAProxy sends."""
         self.waiting += 1
         try:
-            # A connection that says nothing wakes nobody: HAProxy's own.
+            # HAProxy itself opens connections that send nothing: they wake no engine.
             first = await reader.read(_CHUNK)
             if not first:
                 return
@@ -203,7 +205,7 @@ class Waker:
             writer.close()
 
     def _build_progress_answer(self) -> tuple[int, dict[str, Any]]:
-        """Return the Retry-After in seconds and the body that says how far the start is."""
+        """Return the Retry-After in seconds and the body that says the progress of the start."""
         if self.reason is not None and not self.under_way:
             again = max(1, math.ceil(self.again_at - time.monotonic()))
             return min(again, _RETRY_S), _build_error(
@@ -228,7 +230,7 @@ class Waker:
         return (_RETRY_S if left is None else min(_RETRY_S, math.ceil(left))), body
 
     async def _hold_request(self, first: bytes, reader: StreamReader, writer: StreamWriter) -> None:
-        """Keep a request until an engine answers it, the start fails, or its client is gone."""
+        """Hold a request until an engine answers it, the start fails, or its client is gone."""
         held, gone = bytearray(first), asyncio.Event()
 
         async def listen() -> None:
@@ -261,7 +263,8 @@ class Waker:
             back = asyncio.create_task(_copy(there, writer))
             await asyncio.wait({on, back}, return_when=asyncio.FIRST_COMPLETED)
             if not back.done():
-                # The client is gone, or has sent all that it had: HAProxy closes only when gone.
+                # The client is gone, or has sent everything: HAProxy closes only when the client is
+                # gone.
                 back.cancel()
             on.cancel()
             await asyncio.gather(on, back, return_exceptions=True)
@@ -270,10 +273,10 @@ class Waker:
 
 
 async def _read_until_closed(reader: StreamReader, writer: StreamWriter) -> None:
-    """Say that this was the answer, and read on until HAProxy has closed.
+    """Mark the answer as complete, and read on until HAProxy has closed.
 
-    Where a request is not read to its end, a close makes HAProxy's next write fail, and it breaks
-    the client's connection off in place of the answer.
+    If a request is not read to its end, a close makes HAProxy's next write fail, and HAProxy then
+    breaks off the client's connection instead of passing the answer on.
     """
 
     async def read_out() -> None:
@@ -306,21 +309,21 @@ def _answer(writer: StreamWriter, retry_s: int, body: Mapping[str, Any]) -> None
 
 
 async def serve(paths: Paths, plan: MachinePlan, listening: socket.socket) -> None:
-    """Answer until the machine serves and nobody waits any more."""
+    """Answer until the machine serves and no request waits any more."""
     waker = Waker(paths, plan)
     while waker.must_stay():
-        # Not start_unix_server: Python 3.13's takes the socket's file away at its end, which is
-        # systemd's, and nobody would wake the machine again.
+        # Not start_unix_server: in Python 3.13 it removes the socket's file at its end. The file
+        # belongs to systemd, and without it no request would wake the machine again.
         server = await asyncio.start_server(waker.serve, sock=listening.dup(), backlog=4096)
         async with server:
             while waker.must_stay():
                 await asyncio.sleep(_POLL_INTERVAL_S)
-        # Who was let in at the last moment counts by then: it is served before this ends.
+        # Connections that were accepted at the last moment are counted by then, and served first.
         await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def main(argv: list[str]) -> int:
-    """`wake`: serve the socket that systemd hands over."""
+    """`wake`: serve the socket that systemd passes on."""
     del argv
     paths = Paths()
     with socket.socket(fileno=_SOCKET_FD) as listening:

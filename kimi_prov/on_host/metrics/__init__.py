@@ -1,1 +1,1 @@
-"""What kimi-prov knows of a machine, as metrics for the node exporter's textfile collector."""
+"""kimi-prov's metrics of a machine, for the node exporter's textfile collector."""

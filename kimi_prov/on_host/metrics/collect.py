@@ -1,8 +1,8 @@
-"""`metrics`: write what kimi-prov knows of this machine to /var/lib/kimi/metrics/kimi.prom.
+"""`metrics`: write kimi-prov's metrics of this machine to /var/lib/kimi/metrics/kimi.prom.
 
-The node exporter shows it beside the machine's own. A part that cannot be looked at is left out and
-counted; what was written before is replaced whole. It runs twice a minute beside an engine, so what
-takes long to load is loaded where it is needed.
+The node exporter serves them beside its own metrics. A part that cannot be read is left out and
+counted; the file is replaced as a whole. This runs twice a minute beside an engine, so modules that
+take long to import are imported where they are needed.
 
 Decides: metrics: their port, networks and what is behind it (what kimi-prov writes).
 """
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 
 HELPS: dict[str, str] = {
     "kimi_plan_info": "The plan that was applied last: its hash, model, engine and version.",
-    "kimi_weights_verified": "1 while the mark is there that each weight was verified.",
+    "kimi_weights_verified": "1 while all weights are verified.",
     "kimi_weights_bytes": "Bytes of the weights.",
     "kimi_ram_disk_planned": "1 where the weights are to be on a RAM disk.",
-    "kimi_ram_disk_filled": "1 while they are there, verified.",
-    "kimi_certificate_begins_timestamp_seconds": "When the proxy's certificate begins.",
-    "kimi_certificate_expires_timestamp_seconds": "When the proxy's certificate ends.",
-    "kimi_stopped": "1 while the machine does not serve on purpose: stopped, or asleep.",
+    "kimi_ram_disk_filled": "1 while the verified weights are on the RAM disk.",
+    "kimi_certificate_begins_timestamp_seconds": "Begin of the proxy's certificate.",
+    "kimi_certificate_expires_timestamp_seconds": "End of the proxy's certificate.",
+    "kimi_stopped": "1 while the machine is stopped on purpose, or asleep.",
     **instances.HELPS,
     "kimi_expected_decode_tokens_per_second": "Predicted speed of one request, as a range.",
-    "kimi_measured_decode_tokens_per_second": "Speed of one request at the last probe.",
+    "kimi_measured_decode_tokens_per_second": "Speed of one request at the last speed test.",
     "kimi_expected_concurrency": "Requests at once that the plan is made for.",
     **gpus.HELPS,
-    "kimi_driver_changed": "1 where another NVIDIA driver is installed than the one that runs.",
+    "kimi_driver_changed": "1 if the installed NVIDIA driver is not the one that runs.",
     "kimi_driver_info": "Versions of the NVIDIA driver that runs and that is installed.",
-    "kimi_clock_synchronised": "1 while the kernel's clock is kept by another.",
-    "kimi_group_member_up": "1 while a host of the group is there.",
-    "kimi_drift_findings": "What kimi-drift.timer found last that is not as it was applied.",
+    "kimi_clock_synchronised": "1 while a time server keeps the kernel's clock.",
+    "kimi_group_member_up": "1 while a host of the group is connected.",
+    "kimi_drift_findings": "Differences that kimi-drift.timer found last.",
     "kimi_updates_waiting": "Packages of the operating system that wait, by kind.",
-    "kimi_metrics_parts_failed": "Parts of this file that could not be looked at.",
-    "kimi_metrics_written_timestamp_seconds": "When this file was written.",
+    "kimi_metrics_parts_failed": "Parts of this file that could not be read.",
+    "kimi_metrics_written_timestamp_seconds": "Time when this file was written.",
 }
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
-# apt's lists change no faster, and reading them takes a second of a processor.
+# apt's lists change no faster, and reading them takes a second of CPU time.
 _UPDATES_S = 3600
 _KINDS = ("security", "kernel", "driver")
 _DPKG = "/var/lib/dpkg/status"
@@ -79,7 +79,7 @@ _OF_MACHINE = (
 
 
 class Look:
-    """One look at the machine: the plan, what was kept of the last look, and the samples."""
+    """One reading of the machine: the plan, the state of the last reading, and the samples."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -97,9 +97,9 @@ class Look:
             self.failed[name] = describe_error(error)
 
     def planned(self) -> list[Sample]:
-        """Tell what the plan says, and what speed was seen.
+        """Add the plan's facts, and the measured speed.
 
-        Speeds are those of clients, which are served by the head of a group alone.
+        Speeds are those of clients, which only the head of a group serves.
         """
         plan, serves = self.plan, groups.serves_clients(self.plan)
         speed = plan["throughput"] if serves else None
@@ -124,7 +124,7 @@ class Look:
 
     def _measured(self) -> float | None:
         """Return the speed that the last switch measured."""
-        # Their names are numbers of at least four digits.
+        # The names of entries are numbers of at least four digits.
         folders = sorted(self.paths.history.glob("*"), key=lambda path: (len(path.name), path.name))
         for folder in folders[: -_KNOWN_ENTRIES - 1 : -1]:
             speed = read_json(folder / "entry.json").get("speed")
@@ -133,11 +133,11 @@ class Look:
         return None
 
     def weights(self) -> list[Sample]:
-        """Tell whether the mark of verified weights is there, and the copy in memory."""
+        """Add whether the weights and their copy in memory are verified."""
         mark = self.paths.locate(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
         found = [Sample("kimi_weights_verified", mark.exists())]
         disk = self.plan["ram_disk"]
-        # Written last there too; a RAM disk that was mounted anew has none.
+        # The mark is written last there too; a RAM disk that was mounted again has none.
         copy = self.paths.locate(f"{disk['files_dir']}/{layout.MODEL_VERIFIED}")
         filled = (
             disk["enabled"] and os.path.ismount(self.paths.locate(layout.RAM)) and copy.exists()
@@ -145,7 +145,7 @@ class Look:
         return [*found, Sample("kimi_ram_disk_filled", filled)]
 
     def certificate(self) -> list[Sample]:
-        """Tell from when until when the certificate is valid."""
+        """Add the validity of the certificate."""
         found = certificate.read(read_text(self.paths.tls_crt))
         begins, ends = (found.not_before, found.not_after) if found else (None, None)
         return [
@@ -154,7 +154,7 @@ class Look:
         ]
 
     def engines(self) -> list[Sample]:
-        """Tell what of the engine runs."""
+        """Add the state of the engine's instances."""
         names = [unit_names.get_engine_unit(row) for row in self.plan["instances"]]
         found, keep = instances.collect(
             self.plan,
@@ -171,7 +171,7 @@ class Look:
         return bool(metrics and metrics["gpus"])
 
     def gpus(self) -> list[Sample]:
-        """Tell what the GPUs do, where the plan has some."""
+        """Add the metrics of the GPUs, where the plan has some."""
         if not self._has_gpus():
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
@@ -179,7 +179,7 @@ class Look:
         return gpus.collect(len(planned), cards or [], _ask)
 
     def driver(self) -> list[Sample]:
-        """Tell whether the driver that runs is the one that is installed."""
+        """Add whether the driver that runs is the one that is installed."""
         if not self._has_gpus():
             return []
         text = self.machine.read("/proc/driver/nvidia/version")
@@ -190,7 +190,7 @@ class Look:
         return [Sample("kimi_driver_changed", changed), Sample("kimi_driver_info", 1, label)]
 
     def _driver_installed(self) -> str:
-        """Return the driver's version by dpkg, which is asked again when its list has changed."""
+        """Return the driver's version from dpkg, queried again when its list has changed."""
         changed = os.stat(str(self.paths.locate(_DPKG))).st_mtime
         kept = self.kept.get("driver") or {}
         if kept.get("changed") != changed:
@@ -202,13 +202,13 @@ class Look:
         return str(kept["version"])
 
     def clock(self) -> list[Sample]:
-        """Tell whether the clock is kept; a container may not ask."""
+        """Add whether the clock is synchronised; a container may not read this."""
         return [
             Sample("kimi_clock_synchronised", clock.describe_clock(self.machine)["synchronized"])
         ]
 
     def group(self) -> list[Sample]:
-        """Tell which hosts of a group are there: each has a connection to the head's supervisor."""
+        """Add which hosts of a group are connected to the head's supervisor."""
         group = self.plan.get("group")
         if not group or not groups.serves_clients(self.plan):
             return []
@@ -225,13 +225,13 @@ class Look:
         ]
 
     def drift(self) -> list[Sample]:
-        """Tell what the timer found last."""
+        """Add the last result of the drift timer."""
         if not (self.plan.get("drift") or {}).get("timer"):
             return []
         return [Sample("kimi_drift_findings", read_json(self.paths.drift_state).get("differences"))]
 
     def updates(self) -> list[Sample]:
-        """Tell what of the operating system waits, as of the last hour."""
+        """Add the waiting updates of the operating system, as of the last hour."""
         if not self.machine.live:
             return []
         kept, now = self.kept.get("updates") or {}, time.time()
@@ -253,7 +253,7 @@ def _ask(argv: Sequence[str]) -> str | None:
 
 
 def _is_connected_from(address: str | None, connections: str) -> bool:
-    """Whether one of these connections comes from an address, as `ss` writes them."""
+    """Return whether one of these connections comes from an address, as `ss` writes them."""
     peers = (line.split()[-1] for line in connections.splitlines() if line.split())
     found = {peer.rpartition(":")[0].strip("[]").replace("::ffff:", "") for peer in peers}
     return bool(address) and address in found
@@ -266,7 +266,7 @@ def _list_bounds(speed: Range | None) -> list[tuple[str, float | None]]:
 
 
 def collect(paths: Paths) -> dict[str, Any]:
-    """Look at all parts; return {"text", "kept", "failed"}."""
+    """Read all parts; return {"text", "kept", "failed"}."""
     look = Look(paths)
     for name in _OF_GATEWAY if gateways.is_gateway(plans.read_plan(paths.plan)) else _OF_MACHINE:
         look.add_part(name, getattr(look, name))
@@ -278,7 +278,7 @@ def collect(paths: Paths) -> dict[str, Any]:
 
 
 def write(paths: Paths) -> Mapping[str, str]:
-    """Write the file; return why parts of it are missing, by part. Raises HostError, OSError."""
+    """Write the file; return the failed parts with their reasons. Raises HostError, OSError."""
     if not (plans.read_machine_plan(paths.plan) or {}).get("metrics"):
         raise HostError("no metrics are planned on this machine", "set kimi_metrics: true")
     found = collect(paths)
@@ -291,7 +291,7 @@ def write(paths: Paths) -> Mapping[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """`metrics`: write the file; what could not be looked at goes to standard error."""
+    """`metrics`: write the file; parts that could not be read are named on standard error."""
     del argv
     os.umask(0o022)
     for name, why in write(Paths()).items():

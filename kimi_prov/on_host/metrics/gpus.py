@@ -1,4 +1,4 @@
-"""What NVIDIA's tools and the kernel say of the GPUs, as metrics.
+"""Metrics of the GPUs from NVIDIA's tools and the kernel.
 
 Decides: metrics: their port, networks and what is behind it (of GPUs).
 """
@@ -12,7 +12,7 @@ from typing import Callable, Optional
 from kimi_prov.on_host.probe.gpu_load import THROTTLES, GpuNow
 from kimi_prov.on_host.system.exposition import Sample
 
-# The metric, and what of a card it shows.
+# The metric, and the field of a GPU that it shows.
 _FIELDS = {
     "kimi_gpu_power_watts": "power_w",
     "kimi_gpu_power_limit_watts": "power_enforced_w",
@@ -26,7 +26,7 @@ _FIELDS = {
     "kimi_gpu_ecc_corrected_total": "ecc_corrected",
 }
 LINK_ERRORS = ("nvidia-smi", "nvlink", "-e")
-# Lines of the kernel since the boot that tell of an error of a GPU.
+# Lines of the kernel since the boot that report an error of a GPU.
 KERNEL = (
     "journalctl", "--dmesg", "--boot", "--no-pager", "--output=cat", "--grep=NVRM: Xid",
 )  # fmt: skip
@@ -40,8 +40,8 @@ HELPS: dict[str, str] = {
     "kimi_gpus_planned": "GPUs that the plan uses.",
     "kimi_gpus_seen": "GPUs that nvidia-smi shows.",
     "kimi_gpu_power_watts": "Power that a GPU draws.",
-    "kimi_gpu_power_limit_watts": "Power at which a GPU is held.",
-    "kimi_gpu_memory_used_bytes": "Memory of a GPU that is taken.",
+    "kimi_gpu_power_limit_watts": "Power limit of a GPU.",
+    "kimi_gpu_memory_used_bytes": "Memory of a GPU that is in use.",
     "kimi_gpu_memory_total_bytes": "Memory of a GPU.",
     "kimi_gpu_sm_clock_hertz": "Clock of a GPU's processors.",
     "kimi_gpu_temperature_celsius": "Temperature of a GPU.",

@@ -1,7 +1,7 @@
 """The engine's instances over time: what runs, how long starts take, how many there were.
 
-systemd tells of the present start alone. What was before it is counted from one look to the next,
-and kept: a start that a look missed shows in the count of restarts.
+systemd reports only the present start. Earlier starts are counted from one reading to the next, and
+stored: a start between two readings shows in systemd's count of restarts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SHOWN = (
 HELPS: dict[str, str] = {
     "kimi_instance_active": "1 while the engine's unit is up; it is up once its engine answers.",
     "kimi_instance_starting": "1 while the engine starts.",
-    "kimi_instance_starting_seconds": "How long the present start has taken; 0 where none is.",
-    "kimi_instance_last_start_seconds": "How long the last start that ended well took.",
-    "kimi_instance_start_limit_seconds": "How long a start may take.",
+    "kimi_instance_starting_seconds": "Duration of the present start so far; 0 without one.",
+    "kimi_instance_last_start_seconds": "Duration of the last start that succeeded.",
+    "kimi_instance_start_limit_seconds": "Time limit of a start.",
     "kimi_instance_starts_total": "Starts of the engine, since metrics are written.",
-    "kimi_instance_restarts_total": "Those of them that systemd made because the engine ended.",
+    "kimi_instance_restarts_total": "Starts by systemd because the engine ended.",
 }
 Kept = dict[str, Any]
 
@@ -39,13 +39,13 @@ def collect(
     now_us: int,
     boot: str,
 ) -> tuple[list[Sample], dict[str, Kept]]:
-    """Return the samples, and what is to be kept for the next look.
+    """Return the samples, and the state for the next reading.
 
-    On a rank of a group systemd starts the unit with the whole group: that its engine ended by
-    itself is told by the head.
+    On a rank of a group systemd starts the unit with the whole group: the head's metrics say that
+    its engine ended by itself.
 
     `shown`: systemd's properties by unit; `now_us`: its clock, in microseconds since the boot;
-    `boot`: which one it is.
+    `boot`: the id of the boot.
     """
     samples: list[Sample] = []
     keep: dict[str, Kept] = {}
@@ -73,12 +73,12 @@ def collect(
 
 
 def _count_start(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
-    """Count a start where the unit's run is another than at the last look."""
+    """Count a start where the unit's run is not that of the last reading."""
     invocation, restarts = row.get("InvocationID", ""), _get_number(row, "NRestarts")
     starts, own, seen = (
         int(before.get(name) or 0) for name in ("starts", "own_restarts", "restarts")
     )
-    # systemd counts anew after a boot, and with each start that somebody asked for.
+    # systemd counts from 0 after a boot, and after each requested start.
     asked = before.get("boot") != boot or restarts < seen
     more = restarts if asked else restarts - seen
     if invocation and invocation != before.get("invocation"):
@@ -88,7 +88,7 @@ def _count_start(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
         "invocation": invocation or before.get("invocation", ""),
         "restarts": restarts,
         "starts": starts,
-        # What was before the first look is of nobody's concern.
+        # Starts before the first reading do not count.
         "own_restarts": own + more if before else 0,
         "last_start_s": _measure_start_s(row) or before.get("last_start_s"),
     }

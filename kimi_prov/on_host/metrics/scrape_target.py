@@ -1,4 +1,4 @@
-"""`metrics-door`: what a host that watches has to know of this one.
+"""`metrics-door`: what a monitoring host needs to scrape this one.
 
 Its certificate, a name in it, and the key, where it was made here.
 """
@@ -24,20 +24,20 @@ def read(paths: Paths) -> ScrapeTargetAnswer:
     found = certificate.read(pem)
     if found is None:
         raise HostError(
-            f"{paths.tls_crt}: there is no certificate of the proxy", "run `kimi-prov apply`"
+            f"{paths.tls_crt}: the proxy has no certificate yet", "run `kimi-prov apply`"
         )
     names = sorted(found.names, key=lambda name: name[:1].isdigit() or ":" in name)
-    # A pattern is no name that somebody could have.
+    # A wildcard is not a name that a host could have.
     plain = [name for name in names if "*" not in name] or [n.replace("*", "x") for n in names]
     if not plain:
         raise HostError(
-            f"{paths.tls_crt}: the certificate has no subjectAltName, so nobody can trust it",
+            f"{paths.tls_crt}: the certificate has no subjectAltName, so no client can check it",
             "take a certificate with names",
         )
     return {"certificate": pem, "server_name": plain[0], "key": metrics_key.read(paths)}
 
 
 def main(argv: list[str]) -> int:
-    """`metrics-door`: one JSON object, with the key in it."""
+    """`metrics-door`: print one JSON object, with the key in it."""
     del argv
     return answer({"ok": True, **read(Paths())})

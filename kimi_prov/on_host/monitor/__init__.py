@@ -1,1 +1,1 @@
-"""A host that watches others, or itself: Prometheus and Alertmanager of the distribution."""
+"""A host that monitors others, or itself: the distribution's Prometheus and Alertmanager."""

@@ -1,6 +1,6 @@
-"""The configurations of Prometheus and Alertmanager. Pure: settings in, text out.
+"""The configurations of Prometheus and Alertmanager. No effects: settings in, text out.
 
-Both read YAML, of which JSON is a part.
+Both read YAML, of which JSON is a subset.
 
 Decides: a host that monitors: what it reads of which host, and its limits.
 Applied by: roles/monitor.
@@ -31,7 +31,7 @@ _SET = """
         auto-merge{elements}
     }}
 """
-# Declared, deleted, made again: one transaction, and the old table need not be there.
+# Declared, deleted, made again: one transaction, in which the old table need not exist.
 _TABLE = """\
 table {table}
 delete table {table}
@@ -65,7 +65,7 @@ def _format_document(document: Mapping[str, Any]) -> str:
 def build_prometheus_config(
     settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Return Prometheus' configuration; `hosts`: what is read of each, by its file's name."""
+    """Return Prometheus' configuration; `hosts`: what to scrape of each, by its file's name."""
     interval = f"{settings['scrape_interval_s']}s"
     alertmanager = f"{settings['listen']}:{settings['alertmanager_port']}"
     return _format_document(
@@ -79,7 +79,7 @@ def build_prometheus_config(
 
 
 def _build_scrape(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is read of one host; `ca_file`: whether there is a file of what is trusted."""
+    """Return the scrape job of one host; `ca_file`: whether it has a file of trusted CAs."""
     trusts = {"ca_file": f"{HOSTS}/{file}.crt"} if host["ca_file"] else {}
     target = f"{bracket_address(host['address'])}:{host['port']}"
     return {
@@ -96,11 +96,11 @@ def _build_scrape(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_trusted(door: Mapping[str, Any], roots: str) -> str | None:
-    """Return what is trusted of a host; None: what this system trusts, `roots`, and no more."""
+    """Return the trust settings for a host; None: exactly what this system trusts, `roots`."""
     if door["certificate"] is not None:
         return str(door["certificate"])
     authorities = door["authorities"]
-    # A file takes the place of the system's.
+    # A file replaces the system's certificates.
     return None if authorities is None else f"{roots}\n{authorities}"
 
 
@@ -117,14 +117,14 @@ def _list_paths(engines: list[int]) -> list[dict[str, str]]:
 
 
 def bracket_address(address: str) -> str:
-    """Return an address as it stands before a port."""
+    """Return an address in the form before a port."""
     return f"[{address}]" if ":" in address else address
 
 
 def build_firewall(settings: Mapping[str, Any]) -> str:
-    """Return the packet filter of both ports: the machine itself and `networks` reach them.
+    """Return the packet filter of both ports: only the machine itself and `networks` reach them.
 
-    Both ask for no password. The last rule says by a hash which list is loaded.
+    Neither port has a password. The last rule contains a hash of the list that is loaded.
     """
     nets = [ipaddress.ip_network(text, strict=False) for text in settings["networks"]]
     table = " ".join(MONITOR_TABLE)
@@ -142,7 +142,7 @@ def _format_elements(nets: list[Any], version: int) -> str:
 
 
 def find_firewall_comment(text: str) -> str:
-    """Return by what a loaded packet filter tells that it is this one."""
+    """Return the text by which a loaded packet filter is known to be this one."""
     return text.rpartition('comment "')[2].partition('"')[0]
 
 

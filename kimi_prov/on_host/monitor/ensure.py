@@ -1,7 +1,8 @@
 """`monitor note|ensure|remove [--check] < SETTINGS`: Prometheus and Alertmanager of a host.
 
-What runs is asked, not what a play has just changed: a run that was killed between a file and its
-reload is completed by the next. `note` comes before the packages: it keeps what was there.
+The running services are queried, whatever a play has just changed: a run that was killed between a
+file and its reload is completed by the next. `note` runs before the packages are installed: it
+records the state from before.
 
 Decides: a host that monitors: what it reads of which host, and its limits (the limits).
 """
@@ -65,20 +66,20 @@ _ROOTS_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def is_installed(package: str) -> bool:
-    """Whether dpkg has a package."""
+    """Return whether dpkg has a package."""
     done = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package)
     return done.returncode == 0 and done.stdout == "installed"
 
 
 def record_before(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
-    """Keep what was there before; return which packages are `missing`, and whether the user is."""
+    """Record the state from before; return `missing` packages, and whether the user is missing."""
     record = paths.monitor_home / BEFORE
     wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
     missing = [package for package in wanted if not is_installed(package)]
     user = not _is_user(MONITOR_USER)
     new = not record.exists()
     if new and not check:
-        # A unit of a package that is not there yet comes with it, for us.
+        # The unit of a package that is not installed yet comes because of us.
         kept = {
             "user_existed": not user,
             "services_ours": [unit for package, unit, _ in PARTS if package in missing],
@@ -97,11 +98,11 @@ def _is_user(name: str) -> bool:
 
 
 def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> MonitorAnswer:
-    """Converge files, units and what runs to `wanted`.
+    """Converge files, units and services to `wanted`.
 
-    These are `settings`, `receivers`, `rules` and `consoles` (name to text), `units` (name to
-    text) and `hosts`: name to what is read there, or null where this run did not reach it and what
-    was known stays. Returns what changed, and `unknown`: hosts that were never reached.
+    These are `settings`, `receivers`, `rules` and `consoles` (name to text), `units` (name to text)
+    and `hosts`: name to what is scraped there, or null where this run did not reach it and the
+    known settings stay. Returns what changed, and `unknown`: hosts that were never reached.
     """
     work = _Work(paths, check=check)
     work.folders()
@@ -129,7 +130,7 @@ def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> M
 
 
 class _Work:
-    """One run; `did` tells what it changed, or would change."""
+    """One run; `did` lists what it changed, or would change."""
 
     def __init__(self, paths: Paths, *, check: bool) -> None:
         self.paths = paths
@@ -138,7 +139,7 @@ class _Work:
         self.newest = 0.0
 
     def folders(self) -> None:
-        """Make the folders; what a host's metrics and alerts tell is for nobody else here."""
+        """Make the folders; other users may not read a host's metrics and alerts."""
         etc, home = self.paths.monitor_etc, self.paths.monitor_home
         wanted = [(etc, 0o750, MONITOR_USER), (home, 0o755, "root")]
         wanted += [(etc / name, 0o750, MONITOR_USER) for name in ("hosts", "rules", "consoles")]
@@ -156,10 +157,10 @@ class _Work:
     def file(
         self, path: Path, text: str, *, mode: int = 0o640, check: tuple[str, ...] = ()
     ) -> None:
-        """Have a file hold this text; one of mode 0600 belongs to the user itself.
+        """Write this text to a file; a file of mode 0600 belongs to the user itself.
 
-        `check`: a command that reads the new file before it takes the old one's place. It never
-        prints a secret: what it says is told but for what the file holds.
+        `check`: a command that reads the new file before it replaces the old one. No secret is
+        printed: the file's contents are removed from the command's message.
         """
         if read_text(path) != text or self._mode_differs(path, mode):
             self.did.append(str(path))
@@ -182,7 +183,7 @@ class _Work:
             os.chown(str(path), *find_owner_ids(MONITOR_USER, group))
 
     def folder(self, folder: Path, wanted: Mapping[str, str]) -> None:
-        """Have a folder hold exactly these files."""
+        """Make a folder hold exactly these files."""
         there = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
         for path in there:
             if path.name not in wanted:
@@ -192,7 +193,7 @@ class _Work:
 
     def _drop(self, path: Path) -> None:
         self.did.append(f"-{path}")
-        # What is loaded has it still.
+        # The loaded configuration still has it.
         self.newest = time.time()
         if not self.check:
             remove(str(path))
@@ -200,7 +201,7 @@ class _Work:
     def hosts(
         self, wanted: Mapping[str, Mapping[str, Any] | None]
     ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """Keep what is read of each host; drop hosts that have left the inventory."""
+        """Store what is scraped of each host; drop hosts that have left the inventory."""
         folder = self.paths.locate(config.HOSTS)
         found: dict[str, dict[str, Any]] = {}
         unknown = []
@@ -237,7 +238,7 @@ class _Work:
                 write_atomic(path, text, 0o644)
 
     def firewall(self, settings: Mapping[str, Any]) -> None:
-        """Have the packet filter in place and loaded, also after the rule set was emptied."""
+        """Write and load the packet filter, also after the rule set was emptied."""
         text, name = config.build_firewall(settings), unit_names.MONITOR_FIREWALL
         self.file(self.paths.monitor_firewall, text, check=("nft", "--check", "--file"))
         drop_in = self.paths.monitor_firewall_drop_in
@@ -262,7 +263,7 @@ class _Work:
             units.control(verb, name)
 
     def distribution(self) -> None:
-        """Keep the distribution's units off that came with the packages; the site's stay."""
+        """Disable the units that came with the packages; the site's own units stay."""
         ours = read_json(self.paths.monitor_home / BEFORE).get("services_ours") or []
         for name in ours:
             unit = units.read_states(name).get(name, {})
@@ -272,7 +273,7 @@ class _Work:
                     units.run_systemctl("disable", "--now", name)
 
     def run(self, settings: Mapping[str, Any]) -> None:
-        """Have both run what is in place."""
+        """Make both services run the present configuration."""
         ports = {
             unit_names.PROMETHEUS: settings["port"],
             unit_names.ALERTMANAGER: settings["alertmanager_port"],
@@ -313,7 +314,7 @@ class _Work:
 
 
 def _require_valid(command: tuple[str, ...], new: Path, path: Path) -> None:
-    """Have a program read a configuration. Raises HostError, and removes it, where it refuses."""
+    """Check a configuration with its program. Where it is refused, remove it, raise HostError."""
     done = run(*command, str(new))
     if done.returncode != 0:
         secret = path.name == "alertmanager.yml"
@@ -327,7 +328,7 @@ def _require_valid(command: tuple[str, ...], new: Path, path: Path) -> None:
 
 
 def _read_reload_time(name: str, url: str) -> float:
-    """Return when it last took its configuration over, in seconds since 1970; 0 if unknown."""
+    """Return when it last loaded its configuration, in seconds since 1970; 0 if unknown."""
     for line in read_page(f"{url}/metrics").splitlines():
         if line.startswith(_RELOADED[name] + " "):
             return float(line.rpartition(" ")[2])
@@ -335,9 +336,9 @@ def _read_reload_time(name: str, url: str) -> float:
 
 
 def remove_all(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
-    """Take away what `ensure` made, the series too; the packages stay, with their units off.
+    """Remove what `ensure` made, including the series; the packages stay, disabled.
 
-    Prometheus' unit is last: by it the next apply sees what a run that was killed has left.
+    Prometheus' unit is removed last: it shows the next apply what a killed run has left.
     """
     record = read_json(paths.monitor_home / BEFORE)
     ours = [*(name for _, _, name in reversed(PARTS)), unit_names.MONITOR_FIREWALL]
@@ -348,14 +349,15 @@ def remove_all(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
         return {"changed": True}
     if there:
         units.run_systemctl("disable", "--now", *there)
-    # Where the unit does not run, nftables.service has loaded it; mostly there is none any more.
+    # If the unit does not run, nftables.service has loaded the table; mostly it does not exist any
+    # more.
     run("nft", "delete", "table", *MONITOR_TABLE)
     drop_in = paths.monitor_firewall_drop_in
     for path in (drop_in, *(paths.units / name for name in ours if name != unit_names.PROMETHEUS)):
         remove(str(path))
-    with contextlib.suppress(OSError):  # others have files there
+    with contextlib.suppress(OSError):  # Others have files there.
         drop_in.parent.rmdir()
-    # Without its record nobody knows whose the user is.
+    # Without the record it is unknown who made the user.
     if record and not record.get("user_existed") and _is_user(MONITOR_USER):
         done = run("userdel", MONITOR_USER)
         if done.returncode != 0:
@@ -374,7 +376,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
 
 
 def main(argv: list[str]) -> int:
-    """`monitor note|ensure|remove [--check]`; settings of `ensure` come by standard input."""
+    """`monitor note|ensure|remove [--check]`; `ensure` reads its settings from standard input."""
     check = "--check" in argv
     try:
         if argv[:1] == ["note"]:

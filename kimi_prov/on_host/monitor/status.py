@@ -1,4 +1,4 @@
-"""What `status` tells of a host that watches: what it sees, what it tells, what it takes."""
+"""A monitoring host's part of `status`: its targets, its alerts, its disk use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 16 << 20
-# Rows of a list; how many there are is told beside it.
+# Rows of a list at most; the total is reported beside it.
 _MAX_ALERTS = 50
 _FAULTS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def read_page(url: str) -> str:
-    """Return what a page on this machine says; empty where it does not answer."""
+    """Return the answer of a URL on this machine; empty without one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=_TIMEOUT_S) as reply:
@@ -36,7 +36,7 @@ def read_page(url: str) -> str:
 
 
 def parse_targets(text: str) -> list[dict[str, str]] | None:
-    """Read /api/v1/targets: what each target is and its health; None where it is no answer."""
+    """Parse /api/v1/targets: what each target is and its health; None for another form."""
     try:
         return [
             {
@@ -50,7 +50,7 @@ def parse_targets(text: str) -> list[dict[str, str]] | None:
 
 
 def parse_alerts(text: str) -> list[FiringAlert] | None:
-    """Read /api/v1/alerts: those that fire, the oldest first; None where it is no answer."""
+    """Parse /api/v1/alerts: those that fire, the oldest first; None for another form."""
     try:
         found: list[FiringAlert] = [
             {
@@ -73,7 +73,7 @@ def _read_label(row: Mapping[str, Any], name: str) -> str:
 
 
 def build_section(paths: Paths) -> MonitorStatus | None:
-    """Return what `status` tells of a machine that watches; None where none does."""
+    """Return the status of the monitoring on this machine; None where there is none."""
     settings = read_json(paths.monitor_etc / "settings.json")
     if not settings:
         return None
@@ -99,13 +99,13 @@ def build_section(paths: Paths) -> MonitorStatus | None:
         "alerts_firing": len(firing or []),
         "alerts": (firing or [])[:_MAX_ALERTS],
         "series_bytes": count_disk_bytes(paths.monitor_home / "prometheus"),
-        # An earlier version kept it in the unit alone.
+        # An earlier version kept it only in the unit.
         "series_limit_bytes": settings.get("retention_bytes"),
     }
 
 
 def build_document(paths: Paths) -> MonitorState | None:
-    """Return the status of a machine that watches and does not serve; None where it does not."""
+    """Return the status of a machine that only monitors; None for others."""
     found = build_section(paths)
     if found is None:
         return None

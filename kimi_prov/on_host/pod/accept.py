@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import ProxyPlan
 
 SCHEMA = "kimi-prov/pod-accept/v1"
-_CLOSED = "a pod is asked through its service alone, and has no unit for code of a model"
+_CLOSED = "a pod is tested only through its service, and has no unit for code of a model"
 _MOUNT = "mount the certificate's Secret at /run/kimi/tls"
 
 
 def main(argv: list[str]) -> int:
-    """Print the checks' results; 1 where one of them failed."""
+    """Print the checks' results; return 1 where one of them failed."""
     parser = argparse.ArgumentParser(prog="accept")
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
@@ -50,12 +50,12 @@ def main(argv: list[str]) -> int:
 
 
 def _report(line: str) -> None:
-    """Say on standard error how far it is: the document is alone on standard output."""
+    """Print the progress on standard error: standard output has only the document."""
     print(line, file=sys.stderr, flush=True)
 
 
 def build_subject(place: Mounts, url: str) -> checks.Subject:
-    """Return what the plan promises at that address. Raises HostError for what is no address."""
+    """Return what the plan promises at that address. Raises HostError for a bad address."""
     scheme, host, port = _split_url(url)
     proxy: ProxyPlan = {**place.plan["proxy"], "port": port}
     plan: MachinePlan = {**place.plan, "proxy": proxy, "web": None}
@@ -73,12 +73,12 @@ def _split_url(url: str) -> tuple[str, str, int]:
     except ValueError:
         found, port = urlsplit(""), 0
     if found.scheme not in ("http", "https") or not found.hostname:
-        raise HostError(f"{url[:200]!r} is no address: expected https://HOST:PORT")
+        raise HostError(f"{url[:200]!r} is not an address: expected https://HOST:PORT")
     return found.scheme, found.hostname, port
 
 
 def _read_trusted_fingerprint(host: str, port: int) -> str:
-    """Return the fingerprint of a certificate that the authorities of the image vouch for."""
+    """Return the fingerprint of a certificate that the image's authorities have signed."""
     context = ssl.create_default_context()
     try:
         pem = ssl.DER_cert_to_PEM_cert(_read_certificate(context, host, port))

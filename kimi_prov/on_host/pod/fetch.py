@@ -23,18 +23,18 @@ _SAY_EVERY_S = 10.0
 
 
 def main(argv: list[str]) -> int:
-    """Fetch and verify; 0 when all is there, whether it was before or not."""
+    """Fetch and verify; return 0 when all is there, whether it was before or not."""
     argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)
     place = Mounts.from_environment()
     config = build_configuration(place)
     if all(fetch.find_verified_manifest(part) for part in config.parts()):
-        print(f"{config.directory}: is verified already", flush=True)
+        print(f"{config.directory}: already verified", flush=True)
         return 0
     _require_writable(place)
 
     def work(config: fetch.Config, progress: Progress) -> int:
-        # Of pods of several nodes: flock does not hold on every volume.
+        # For pods of several nodes: flock does not work on every volume.
         with (
             lock.lock(f"{config.directory}.lock", lock.make_wait_printer(config.directory)),
             progress,

@@ -1,6 +1,6 @@
-"""Whether what the pod was given is enough for the plan: memory, /dev/shm, processors, GPUs.
+"""Checks whether the pod's limits are enough for the plan: memory, /dev/shm, processors, GPUs.
 
-Better refused with a figure before the start than killed by the kernel after half an hour of it.
+A refusal with a figure before the start is better than a kill by the kernel after half an hour.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 _MANIFEST = "statefulset.yaml or leaderworkerset.yaml"
-# The engine's own process and its web server.
+# Bytes of the engine's own process and its web server.
 _SPARE_CPUS = 1
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a pod has. Sizes in bytes; None where nothing limits it, or nothing tells."""
+    """The limits of a pod. Sizes in bytes; None where there is no limit, or it is unknown."""
 
     memory: int | None
     shm: int | None
@@ -35,7 +35,7 @@ class Given:
 
 
 def read_limits(root: str = "/") -> Given:
-    """Read the limits of the container's cgroup, and what it sees."""
+    """Read the limits of the container's cgroup, and what the container sees."""
     machine = Machine(root)
     found = memory.read_cgroup(machine)
     total = _read_total_memory(machine)
@@ -59,7 +59,7 @@ def _read_shm(machine: Machine) -> int | None:
 
 
 def _count_gpus() -> int | None:
-    """Count the GPUs that the container sees; None where there is no nvidia-smi to tell."""
+    """Count the GPUs that the container sees; None without nvidia-smi."""
     done = run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", timeout=120)
     if done.returncode == NOT_FOUND:
         return None
@@ -68,7 +68,7 @@ def _count_gpus() -> int | None:
 
 
 def list_refusals(plan: MachinePlan, has: Given) -> list[str]:
-    """Say what is too small for the plan, each with figure and fix. Pure."""
+    """Return what is too small for the plan, each with figure and fix. Has no effects."""
     found: list[str] = []
     shm = pod.compute_shm_bytes(plan)
     needed = pod.compute_process_bytes(plan) + shm
@@ -80,20 +80,20 @@ def list_refusals(plan: MachinePlan, has: Given) -> list[str]:
         )
     if has.shm is not None and has.shm < shm:
         found.append(
-            f"{pod.SHM} has {format_bytes(has.shm)}, and the engine's processes talk through "
+            f"{pod.SHM} has {format_bytes(has.shm)}, and the engine's processes need "
             f"{format_bytes(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
         )
     planned = len(plan["instances"][0]["gpus"])
     if planned and has.gpus is None:
         found.append(
             f"nvidia-smi is not in the container, and the engine is planned for {planned} GPUs: "
-            "the driver is mounted at no place of PATH; ask for GPUs in resources.limits of "
-            f"{_MANIFEST}, and see where the node's device plugin or runtime mounts the driver"
+            "the driver is mounted at no path of PATH; ask for GPUs in resources.limits of "
+            f"{_MANIFEST}, and check where the node's device plugin or runtime mounts it"
         )
     elif has.gpus is not None and has.gpus < planned:
         found.append(
             f"the container sees {has.gpus} GPUs, and the engine is planned for {planned}; ask for "
-            f"them in resources.limits of {_MANIFEST}, and see that the node's device plugin runs"
+            f"them in resources.limits of {_MANIFEST}, and check that the node's device plugin runs"
         )
     least = planned + _SPARE_CPUS if planned else 1
     if has.cpus < least:

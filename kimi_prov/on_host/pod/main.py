@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     name = argv[0] if argv else ""
     if name not in COMMANDS:
         raise HostError(f"pod {name!r}: there are {', '.join(COMMANDS)}")
-    # The first process of a container gets no signal that it does not ask for.
+    # The kernel sends the first process of a container only signals that it handles.
     signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])

@@ -1,4 +1,4 @@
-"""What a pod is given: the plan, and the files of its Secrets, each below its mount."""
+"""The files of a pod: the plan, and its Secrets, each below its mount."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class Group:
-    """The pod's part of a LeaderWorkerSet: where the leader is, and which of how many this is."""
+    """The pod's part of a LeaderWorkerSet: the leader's address, the index and the size."""
 
     leader: str
     size: int
@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Mounts:
-    """The pod's plan and surroundings. `root` is / in a pod."""
+    """The pod's plan and file system. `root` is / in a pod."""
 
     plan: MachinePlan
     environment: Mapping[str, str]
@@ -69,7 +69,7 @@ class Mounts:
         return os.path.join(folder, name)
 
     def replace_cache(self, text: str) -> str:
-        """Return a path or text of the plan with the pod's own place for caches."""
+        """Return a path or text of the plan with the pod's own folder for caches."""
         return _CACHE.sub(lambda _: self.locate(pod.CACHE), text)
 
     def api_key(self) -> str:
@@ -93,8 +93,8 @@ class Mounts:
     def tls(self) -> tuple[str, str] | None:
         """Return the paths of certificate and key; None where neither is mounted.
 
-        Raises HostError for one without the other, and for what is no pair: no plain HTTP by
-        mistake, and no engine that finds it out after it has loaded.
+        Raises HostError where one is missing, or where they do not belong together: plain HTTP must
+        not happen by mistake, and the engine would report it only after it has loaded.
         """
         found = [self.find(path) for path in (pod.TLS_CERTIFICATE, pod.TLS_KEY)]
         certificate, key = found
@@ -104,12 +104,12 @@ class Mounts:
         if certificate is None or key is None:
             there, gone = ("tls.key", "tls.crt") if key else ("tls.crt", "tls.key")
             folder = os.path.dirname(self.locate(pod.TLS_KEY))
-            raise HostError(f"{folder}: {gone} is missing, and {there} is there", fix)
+            raise HostError(f"{folder}: {gone} is missing, but {there} exists", fix)
         try:
-            # A key with a passphrase would be asked for on a terminal.
+            # openssl would ask for a key's passphrase on a terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
         except OSError as error:
-            raise HostError(f"{certificate} and {key} are no pair: {error}", fix) from None
+            raise HostError(f"{certificate} and {key} are not a pair: {error}", fix) from None
         return certificate, key
 
     def group(self) -> Group | None:
@@ -127,7 +127,7 @@ class Mounts:
             return None
         if not _NAME.fullmatch(leader) or index >= size:
             raise HostError(
-                f"LWS_LEADER_ADDRESS {leader!r} and LWS_WORKER_INDEX {index} are no member of a "
+                f"LWS_LEADER_ADDRESS {leader!r} and LWS_WORKER_INDEX {index} are not a member of a "
                 f"group of {size}",
                 "start the pod by the LeaderWorkerSet, which sets them",
             )
@@ -140,13 +140,13 @@ class Mounts:
         return int(text)
 
     def model(self) -> str:
-        """Return the first of the names that clients ask for."""
+        """Return the first name of the model that clients may use."""
         return str(self.plan["model"]["served_names"][0])
 
     def build_engine_environment(self) -> dict[str, str]:
-        """Return the environment of the engine's own python, with what the plan sets.
+        """Return the environment of the engine's own python, with the plan's variables.
 
-        What a container's manifest sets wins.
+        The variables of a container's manifest take precedence.
         """
         own = {
             name: self.replace_cache(str(value))

@@ -1,10 +1,11 @@
-"""`pod ready [--live]`: what probes ask; 0, or 1 with one line why.
+"""`pod ready [--live]`: the pod's probes; 0, or 1 with one line why.
 
     ready           this pod's engine answered a chat of one token, and goes on since
     ready --live    its process lives; once it has answered, it makes steps or answers
 
-A chat may wait behind long prompts for longer than a probe has time: an engine whose counts move
-is at work, and is not asked. A rank of a group answers nobody: there its process counts.
+A chat may wait behind long prompts for longer than a probe has time: an engine whose counters
+change is at work, and is not asked. A rank of a group answers no requests: there its process
+counts.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from kimi_prov.on_host.pod import state
 from kimi_prov.on_host.pod.mounts import Mounts
 from kimi_prov.on_host.system.files import read_text
 
-# For all requests of one look: a probe's own limit of 60 s would end it without a word.
+# Seconds for all requests of one run: a probe's own limit of 60 s would end it without a message.
 _TIMEOUT_S = 50.0
-# Of that the counts have this part, and a chat the rest.
+# The share of that for the counters; a chat has the rest.
 _METRICS_SHARE = 0.2
 _MIN_S = 0.1
 _OK = 200
 
 
 def main(argv: list[str]) -> int:
-    """Look once; print why where it is not."""
+    """Check once; print why the pod is not ready."""
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS")
@@ -47,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def explain_not_ready(place: Mounts, *, live: bool, timeout_s: float) -> str | None:
-    """Return why the pod is not ready, or does not live; None where it is and does."""
+    """Return why the pod is not ready, or does not live; None where it is ready and lives."""
     found = state.read_running(place)
     if not found:
         # Before the start there are checks, and they end by themselves.
@@ -66,7 +67,7 @@ def explain_not_ready(place: Mounts, *, live: bool, timeout_s: float) -> str | N
     reason = None if moved else request_token(place, _compute_left(until))
     if reason is None:
         if not moved:
-            # What was asked for just now has moved them.
+            # The chat that was just answered has changed the counters.
             counts = _read_counts(place, min(share_s, _compute_left(until)))
         state.save_seen(place, {"answered": True, "counts": counts})
     return reason
@@ -82,7 +83,7 @@ def _read_counts(place: Mounts, timeout_s: float) -> dict[str, float]:
 
 
 def request_token(place: Mounts, timeout_s: float) -> str | None:
-    """Ask the pod's engine for one token; None when it came, else why not."""
+    """Request one token from the pod's engine; return None when it came, else the reason."""
     body = {
         "model": place.model(),
         "messages": [{"role": "user", "content": "Hello"}],
@@ -97,14 +98,14 @@ def request_token(place: Mounts, timeout_s: float) -> str | None:
 def send_request(
     place: Mounts, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
 ) -> tuple[int, str]:
-    """Send one request to the pod's own engine; its status and text, 0 and the reason for none.
+    """Send one request to the pod's own engine; return status and text, or 0 and the reason.
 
-    The pod's key is this engine's alone, so that no other process on the port is taken for it.
+    Only this engine has the pod's key, so another process on the port is not mistaken for it.
     """
     connection: http.client.HTTPConnection
-    # What is mounted may be newer than the engine.
+    # The mounted key may be newer than the engine's.
     if state.read_running(place).get("secure"):
-        # On the loopback, and known by the key: the certificate is for others' names.
+        # On the loopback, identified by the key: the certificate has other names.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

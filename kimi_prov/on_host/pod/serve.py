@@ -1,6 +1,6 @@
 """`pod serve`: the engine's container.
 
-Refuses what cannot work with a figure, then runs the plan's command line, with what only the pod
+Refuses with a figure what cannot work, then runs the plan's command line, with what only the pod
 knows added: port, key, certificate, its part of a group. On SIGTERM it is out of service at once,
 and its answers end; Kubernetes kills it when terminationGracePeriodSeconds are over.
 """
@@ -27,9 +27,9 @@ from kimi_prov.on_host.pod.mounts import Group, Mounts
 from kimi_prov.on_host.system.files import write_atomic
 
 _POLL_INTERVAL_S = 0.2
-# Services and ingresses hear with a delay that a pod ends: what they still send is answered.
+# Seconds: services and ingresses learn late that a pod ends; what they still send is answered.
 _DEREGISTER_S = 5.0
-# A rank waits that long for a head whose name is not known yet, or that ends its answers.
+# Seconds that a rank waits for a head whose name is not known yet, or whose answers end.
 _HEAD_S = 600.0
 _GPU_TIMEOUT_S = 120.0
 _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def build_command(place: Mounts, group: Group | None, notes: list[str]) -> list[str]:
-    """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
+    """Return the engine's command line: the plan's, with key check and the pod's arguments."""
     instance = place.plan["instances"][0]
     argv = [place.replace_cache(word) for word in instance["argv"]]
     hidden = placement.find_hidden_nodes(instance["numa_nodes"])
@@ -92,7 +92,7 @@ def build_pod_arguments(place: Mounts, group: Group | None) -> list[str]:
 def build_environment(
     place: Mounts, group: Group | None, has: limits.Given, notes: list[str]
 ) -> dict[str, str]:
-    """Return the engine's environment; its keys are in files, and no value of one is in it."""
+    """Return the engine's environment; its keys are in files, never in a variable."""
     found = place.build_engine_environment()
     found |= {API_KEY_FILE: place.locate(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
     if metrics := place.metrics_key_file():
@@ -108,7 +108,7 @@ def build_environment(
 def _wait_for_name(leader: str) -> None:
     """Wait until the head's name is known: its pod may start after this one.
 
-    The head waits for its own: by it it finds the address that its ranks reach.
+    The head waits for its own name too: it gives the address that its ranks reach.
     """
     until = time.monotonic() + _HEAD_S
     told = False
@@ -119,7 +119,7 @@ def _wait_for_name(leader: str) -> None:
             if time.monotonic() > until:
                 raise HostError(
                     f"the leader {leader} is not known: {error.strerror}",
-                    "look at the leader's pod; the LeaderWorkerSet makes its Service",
+                    "check the leader's pod; the LeaderWorkerSet makes its Service",
                 ) from None
             if not told:
                 print(f"waiting for the name of the leader, {leader}", flush=True)
@@ -142,7 +142,7 @@ class Server:
         self._told_at: float | None = None
 
     def run(self) -> int:
-        """Run the engine until it ends, or has to; return the container's exit status."""
+        """Run the engine until it ends or has to end; return the container's exit status."""
         key = Path(self._place.run(state.KEY))
         write_atomic(key, secrets.token_urlsafe(32) + "\n", 0o600)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -166,7 +166,7 @@ class Server:
             _reap(child.pid)
             time.sleep(_POLL_INTERVAL_S)
         if asked or self._told_at is not None:
-            print("ended as it was asked to", flush=True)
+            print("ended as requested", flush=True)
             return 0
         status = child.returncode if child.returncode >= 0 else 128 - child.returncode
         print(f"the engine ended with status {status}; its own lines above say why", flush=True)
@@ -178,7 +178,7 @@ class Server:
             state.end(self._place)
 
     def _may_end(self) -> bool:
-        """Whether the engine may be told: a head after a while, a rank when its head is gone."""
+        """Return whether the engine may end: a head after a while, a rank when its head is gone."""
         since = time.monotonic() - (self._told_at or 0.0)
         if self._group and self._group.index:
             return since > _HEAD_S or not _is_listening(
@@ -189,7 +189,7 @@ class Server:
 
 
 def _is_listening(host: str, port: int) -> bool:
-    """Whether the head still answers: its answers need this rank."""
+    """Return whether the head still answers: its answers need this rank."""
     try:
         with socket.create_connection((host, port), 5):
             return True
@@ -198,7 +198,7 @@ def _is_listening(host: str, port: int) -> bool:
 
 
 def _reap(own: int) -> None:
-    """Take leave of processes that lost their parents: the first process gets them all."""
+    """Reap orphaned processes: the first process of a container becomes their parent."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

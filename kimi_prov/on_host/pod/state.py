@@ -1,4 +1,4 @@
-"""What `pod serve` tells the probes of its pod, in files of the pod's own."""
+"""State of `pod serve` for the probes of its pod, in files of the pod's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kimi_prov.on_host.system.files import read_json, write_json
 if TYPE_CHECKING:
     from kimi_prov.on_host.pod.mounts import Mounts
 
-# By which the probes and the engine know each other.
+# The key by which the probes and the engine know each other.
 KEY = "pod.key"
 _RUN = "run.json"
 _ENDING = "ending"
@@ -22,24 +22,24 @@ _SEEN = "seen.json"
 
 
 def find_port(place: Mounts) -> int:
-    """Return the port that the engine answers on; the environment may name another one."""
+    """Return the port on which the engine answers; the environment may set another one."""
     text = place.environment.get("KIMI_PORT", "")
     return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
 
 
 def clear(place: Mounts) -> None:
-    """Forget an earlier process: a volume of a pod outlives its container."""
+    """Remove the state of an earlier process: a pod's volume outlives its container."""
     shutil.rmtree(place.locate(pod.RUN), ignore_errors=True)
 
 
 def begin(place: Mounts, pid: int, *, head: bool, secure: bool) -> None:
-    """Write down the engine's process, whether requests come to this pod, and whether by TLS."""
+    """Write the engine's process, whether requests come to this pod, and whether by TLS."""
     document = {"pid": pid, "head": head, "secure": secure, "at": time.time()}
     write_json(place.run(_RUN), document, durable=False)
 
 
 def end(place: Mounts) -> None:
-    """Say that the pod ends: it takes no more requests."""
+    """Record that the pod ends: it takes no more requests."""
     with contextlib.suppress(OSError), open(place.run(_ENDING), "w", encoding="ascii"):
         pass
 
@@ -50,16 +50,16 @@ def read_running(place: Mounts) -> dict[str, Any]:
 
 
 def is_ending(place: Mounts) -> bool:
-    """Whether the pod was told to end."""
+    """Return whether the pod was told to end."""
     return os.path.exists(place.run(_ENDING))
 
 
 def read_seen(place: Mounts) -> dict[str, Any]:
-    """Return what the probes saw last: `answered`, and the engine's counts."""
+    """Return what the probes saw last: `answered`, and the engine's counters."""
     return read_json(place.run(_SEEN))
 
 
 def save_seen(place: Mounts, document: dict[str, Any]) -> None:
-    """Keep that for the next probe, where there is room: without it that one asks again."""
+    """Store that for the next probe, if there is space: without it that probe sends a request."""
     with contextlib.suppress(OSError):
         write_json(place.run(_SEEN), document, durable=False)

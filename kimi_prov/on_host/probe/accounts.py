@@ -1,4 +1,4 @@
-"""Accounts and groups that bear our names, whoever made them."""
+"""Accounts and groups with our names, whoever made them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 def list_accounts(machine: Machine) -> dict[str, AccountFacts | None]:
-    """Return what each of the names is; None where there is no such account."""
+    """Return the account of each name; None where there is no such account."""
     return {name: _describe_account(machine, name) for name in NAMES}
 
 
@@ -27,7 +27,7 @@ def list_groups(machine: Machine) -> dict[str, int | None]:
 
 
 def list_members(machine: Machine) -> dict[str, list[str] | None]:
-    """Return who else is in each group of our names; None where there is no such group."""
+    """Return the other members of each group of our names; None where there is no such group."""
     found: dict[str, list[str] | None] = {}
     for name in NAMES:
         if machine.live:
@@ -41,7 +41,7 @@ def list_members(machine: Machine) -> dict[str, list[str] | None]:
 
 def _describe_account(machine: Machine, name: str) -> AccountFacts | None:
     if machine.live:
-        # Also an account that only the site's directory knows.
+        # Includes an account that only the site's directory knows.
         try:
             row = [str(part) for part in pwd.getpwnam(name)]
         except KeyError:
@@ -78,7 +78,7 @@ def _read_line(machine: Machine, database: str, name: str) -> list[str]:
 
 
 def _list_processes(machine: Machine, uid: int) -> list[str]:
-    """Names of the account's processes that no unit of ours runs; the first few."""
+    """Return the account's processes that are in none of our units, by name; the first few."""
     found = set()
     for status in machine.glob("/proc/[0-9]*/status"):
         text = machine.read(status) or ""

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 _AMD = "0x1002"
-_MIN_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
+_MIN_BYTES = 4 << 30  # The processor's own graphics have too little memory to be listed.
 
 
 def list_gpus(machine: Machine) -> list[GpuFacts]:
-    """One row for each card that the kernel's driver serves; memory in bytes."""
+    """Return one row for each card that the kernel's driver serves; memory in bytes."""
     found: list[GpuFacts] = []
     for path in machine.glob("/sys/bus/pci/devices/*"):
         if machine.read(f"{path}/vendor") != _AMD:
@@ -53,7 +53,7 @@ def list_gpus(machine: Machine) -> list[GpuFacts]:
 
 
 def describe_amd(machine: Machine) -> AmdFacts | None:
-    """Driver and ROCm, or None where the kernel has no such driver loaded."""
+    """Return driver and ROCm, or None where the kernel has no such driver loaded."""
     if not machine.exists("/sys/module/amdgpu"):
         return None
     return {
@@ -63,7 +63,7 @@ def describe_amd(machine: Machine) -> AmdFacts | None:
 
 
 def parse_generation(speed: str | None) -> int | None:
-    """`32.0 GT/s PCIe` is the fifth generation."""
+    """Return the PCIe generation of a speed: `32.0 GT/s PCIe` is the fifth."""
     match = re.match(r"[\d.]+", speed or "")
     known = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
     try:
@@ -80,7 +80,7 @@ def _read_market_names(machine: Machine) -> dict[str, str]:
 
 
 def parse_amd_smi(text: str | None) -> dict[str, str]:
-    """Read `amd-smi static --json`: address to market name. One card may come without a list."""
+    """Parse `amd-smi static --json`: address -> market name. One card may come without a list."""
     document = _parse_json(text)
     rows = document.get("gpu_data", [document]) if isinstance(document, dict) else document
     found = {}
@@ -94,7 +94,7 @@ def parse_amd_smi(text: str | None) -> dict[str, str]:
 
 
 def parse_rocm_smi(text: str | None) -> dict[str, str]:
-    """Read `rocm-smi --json`: address to the name of the card, whose key changed over the years."""
+    """Parse `rocm-smi --json`: address -> name of the card, whose key changed over the years."""
     document = _parse_json(text)
     found = {}
     for row in document.values() if isinstance(document, dict) else ():
@@ -108,12 +108,12 @@ def parse_rocm_smi(text: str | None) -> dict[str, str]:
 
 
 def _is_market_name(name: object) -> bool:
-    """Whether this is a real name: the tools print N/A or the device id where they have none."""
+    """Return whether this is a name: without one the tools print N/A or the device id."""
     return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
 
 
 def _parse_json(text: str | None) -> Any:  # noqa: ANN401  (tools print what they like)
-    """Read what follows the warnings that both tools print before their JSON."""
+    """Parse the JSON after the warnings that both tools print first."""
     lines = (text or "").splitlines()
     start = next((n for n, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
     if start is None:

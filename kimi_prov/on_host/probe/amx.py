@@ -12,10 +12,10 @@ _TILE_DATA = 1 << 18
 
 
 def read_permission() -> bool | None:
-    """Return what the kernel supports of the tiles' state; None where the call is not available.
+    """Return the kernel's support of the tiles' state; None where the call does not exist.
 
-    Queries and does not request: a permission would stay with this process. The processor may
-    list AMX while the kernel (before 5.16) or the hypervisor does not grant it.
+    This queries and does not request: a permission would stay with this process. The processor may
+    list AMX although the kernel (before 5.16) or the hypervisor does not grant it.
     """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return None

@@ -1,7 +1,8 @@
 """`probe`: the facts of this machine as JSON on standard output; nothing is changed.
 
 It needs no root: what only root can see is null. With `--lock HOLDER` the apply lock is taken
-first, and the answer stands beside the facts as `lock`; alone where another holds it.
+first, and its answer is beside the facts as `lock`; where another run holds the lock, there are no
+facts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SCHEMA: Final = "kimi-prov/facts/v1"
 
 
 def collect(machine: Machine) -> Facts:
-    """Every fact of the machine. Sizes in bytes; null is unknown."""
+    """Return every fact of the machine. Sizes in bytes; null is unknown."""
     states = installed.read_units(machine)
     found = software.Packages(machine)
     cards = probe_gpu.Nvidia(machine)

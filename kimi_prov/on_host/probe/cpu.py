@@ -1,4 +1,4 @@
-"""Processors and NUMA nodes: py-cpuinfo names the CPU, /proc and /sys give what it lacks."""
+"""Processors and NUMA nodes: py-cpuinfo names the CPU, /proc and /sys have the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.facts.machine import CpuFacts, NodeFacts, NumaFacts
 
-# What engines and weight formats require, by the kernel's names.
+# The CPU features that engines and weight formats require, by the kernel's names.
 ISA = (
     "sse4_2",
     "avx",
@@ -54,10 +54,10 @@ _NODE = "/sys/devices/system/node"
 _FREQUENCY = f"{_CPU}/cpu0/cpufreq"
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20,
           "GiB": 1 << 30}  # fmt: skip
-# Below this share of the whole, nodes show what a virtual machine has touched so far.
+# Below this share of the total, nodes show only what a virtual machine has touched so far.
 _SHOWN = 0.9
 
-# Family and model to the design: virtual machines say "Intel(R) Xeon(R) Processor" and no more.
+# Family and model -> design: virtual machines say only "Intel(R) Xeon(R) Processor".
 # A range of models where AMD numbers the steppings of one design.
 _DESIGNS: tuple[tuple[str, int, int, int, str], ...] = (
     ("GenuineIntel", 6, 85, 85, "Skylake, Cascade Lake or Cooper Lake"),
@@ -77,7 +77,7 @@ _DESIGNS: tuple[tuple[str, int, int, int, str], ...] = (
 
 
 def describe_cpu(machine: Machine) -> CpuFacts:
-    """Model, counts and instruction sets of the CPUs that a process here may run on."""
+    """Return model, counts and instruction sets of the CPUs that a process here may use."""
     named = {**read_proc_cpuinfo(machine), **read_py_cpuinfo(machine)}
     flags = set(named["flags"])
     online = list_online_cpus(machine)
@@ -102,7 +102,7 @@ def describe_cpu(machine: Machine) -> CpuFacts:
         "threads": len(online) or None,
         "isa": [name for name in ISA if name in flags] if flags else None,
         "online": format_list(online) or None,
-        # One thread of each core: engines count cores, and the second thread only gets in the way.
+        # One thread of each core: engines count cores, and a second thread only slows the first.
         "primary": format_list([p["first"] for p in known if p["first"] in usable])
         if complete
         else None,
@@ -110,12 +110,12 @@ def describe_cpu(machine: Machine) -> CpuFacts:
         "smt": _has_smt(machine, cores, len(online)),
         "governor": machine.read(f"{_FREQUENCY}/scaling_governor"),
         "caches": found_caches,
-        # Not py-cpuinfo's: on AMD it takes the L2 of one core for it.
+        # Not py-cpuinfo's value: on AMD that is the L2 cache of one core.
         "l3_bytes": (found_caches or {}).get("l3_bytes"),
         "nodes_per_socket": shared["nodes_per_socket"],
         "snc": shared["snc"],
         "nps": shared["nps"],
-        # Not py-cpuinfo's: where the name advertises none, it gives the clock of the moment.
+        # Not py-cpuinfo's value: where the name has no frequency, that is the clock of the moment.
         "frequency_hz": _find_frequency_hz(machine, named["model"]),
     }
 
@@ -134,7 +134,7 @@ def read_proc_cpuinfo(machine: Machine) -> dict[str, Any]:
 
 
 def read_py_cpuinfo(machine: Machine) -> dict[str, Any]:
-    """Return the same from py-cpuinfo, as far as it knows; it reads the live machine alone."""
+    """Return the same from py-cpuinfo, as far as it knows; it reads only the live machine."""
     if not machine.live:
         return {}
     try:
@@ -155,10 +155,10 @@ def read_py_cpuinfo(machine: Machine) -> dict[str, Any]:
 
 @contextmanager
 def _import_cpuinfo() -> Iterator[ModuleType]:
-    """Keep py-cpuinfo in this process and from timing the processor, which takes over a second.
+    """Run py-cpuinfo in this process, without its timing of the processor of over a second.
 
     It starts its own file again unless `sys.frozen` says that the program is a bundle, in which no
-    such file exists: so is a zipapp.
+    such file exists; the same is true of a zipapp.
     """
     from cpuinfo import cpuinfo  # noqa: PLC0415  (bundled in the zipapp; may be missing)
 
@@ -172,7 +172,7 @@ def _import_cpuinfo() -> Iterator[ModuleType]:
 
 
 def _find_frequency_hz(machine: Machine, model: str | None) -> int | None:
-    """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
+    """Return the frequency in the CPU's name, in Hz; else the highest that the driver allows."""
     named = re.search(r"@ ([\d.]+)GHz", model or "")
     gigahertz = parse_leading_decimal(named.group(1)) if named else None
     if gigahertz is not None:
@@ -182,7 +182,7 @@ def _find_frequency_hz(machine: Machine, model: str | None) -> int | None:
 
 
 def list_online_cpus(machine: Machine) -> list[int]:
-    """CPUs that are online and, on the live machine, that this process is allowed to use."""
+    """Return CPUs that are online and, on the live machine, that this process may use."""
     online = parse_list(machine.read(f"{_CPU}/online"))
     if not machine.live:
         return online
@@ -191,7 +191,7 @@ def list_online_cpus(machine: Machine) -> list[int]:
 
 
 def _sum_available(sizes: dict[str, str]) -> int | None:
-    """Bytes of a node that a process could get: free, or page cache; tmpfs is taken."""
+    """Return the bytes of a node that a process could get: free, or page cache without tmpfs."""
     free = _parse_kilobytes(sizes.get("MemFree"))
     if free is None:
         return None
@@ -202,7 +202,7 @@ def _sum_available(sizes: dict[str, str]) -> int | None:
 
 
 def describe_numa(machine: Machine) -> NumaFacts:
-    """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
+    """Return NUMA nodes with memory or CPUs; an empty list where the kernel lists none."""
     allowed = set(list_online_cpus(machine))
     nodes: list[NodeFacts] = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
@@ -230,7 +230,7 @@ def describe_numa(machine: Machine) -> NumaFacts:
 
 
 def _is_growing(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
-    """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
+    """Return whether the nodes show far less than the total: a virtual machine with ballooning."""
     total = _parse_kilobytes(parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     sizes = [node["memory_total_bytes"] for node in nodes]
     shown = [size for size in sizes if size is not None]
@@ -242,7 +242,7 @@ def _is_growing(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
 def describe_clusters(
     machine: Machine, vendor: str | None, sockets: int | None, flags: set[str]
 ) -> dict[str, int | None]:
-    """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
+    """Return nodes with CPUs for each socket, and the firmware's name: Intel's SNC, AMD's NPS.
 
     The nodes of a virtual machine are its hypervisor's choice and say nothing about the firmware.
     """
@@ -268,7 +268,7 @@ def find_design(vendor: str | None, family: int | None, model: int | None) -> st
 
 
 def describe_caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
-    """Bytes of each level, all of its parts together, and the parts of the last level."""
+    """Return the bytes of each cache level in total, and the parts of the last level."""
     found: dict[str, int | None] = {}
     for path in machine.glob(f"{_CPU}/cpu0/cache/index[0-9]*"):
         level = machine.read(f"{path}/level")
@@ -291,7 +291,7 @@ def describe_caches(machine: Machine, threads: int) -> dict[str, int | None] | N
 
 
 def read_lscpu(machine: Machine) -> dict[str, str]:
-    """Read `lscpu -J`: values by name; empty where lscpu is not available."""
+    """Parse `lscpu -J`: values by name; empty where lscpu is not available."""
     try:
         rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
         return {str(row["field"]).rstrip(":"): str(row["data"]) for row in rows}
@@ -307,7 +307,7 @@ def _has_smt(machine: Machine, cores: int | None, threads: int) -> bool | None:
 
 
 def _parse_bytes(text: str | None) -> int | None:
-    """`48K` and `300 MiB` as bytes."""
+    """Return `48K` and `300 MiB` as bytes."""
     match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
     number = parse_leading_decimal(match.group(1)) if match else None
     if match is None or number is None or match.group(2) not in _UNITS:
@@ -316,7 +316,7 @@ def _parse_bytes(text: str | None) -> int | None:
 
 
 def _find_core(machine: Machine, number: int) -> dict[str, int] | None:
-    """Socket of a CPU and the first thread of its core."""
+    """Return the socket of a CPU and the first thread of its core."""
     base = f"{_CPU}/cpu{number}/topology"
     socket = machine.read_int(f"{base}/physical_package_id")
     first = _find_first(machine.read(f"{base}/thread_siblings_list"))
@@ -325,12 +325,12 @@ def _find_core(machine: Machine, number: int) -> dict[str, int] | None:
 
 @cache
 def _find_first(siblings: str | None) -> int | None:
-    """Every thread of a core has the same list."""
+    """Return the list of threads, which is the same for every thread of a core."""
     return next(iter(parse_list(siblings)), None)
 
 
 def _parse_kilobytes(text: str | None) -> int | None:
-    """`123 kB` as bytes."""
+    """Return `123 kB` as bytes."""
     words = (text or "").split()
     number = parse_int(words[0]) if words else None
     return None if number is None else number * 1024

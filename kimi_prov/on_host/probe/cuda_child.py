@@ -1,10 +1,9 @@
-"""Times GPUs through the driver's own library; in a process of its own, which may crash.
+"""Measures GPUs through the driver's own library; in a process of its own, which may crash.
 
-`probe --measure` starts it for each GPU alone and once for all together. It reads what to do as
-JSON from standard input and writes a line of JSON for each part that is finished, so that what was
-measured before a crash is not lost. The driver's libcuda.so.1 is all that is needed; the matrix
-rate takes NVIDIA's cuBLASLt where a library of it is on the machine. Little memory is taken, and
-only where it is free.
+`probe --measure` starts it for each GPU alone and once for all together. It reads its task as JSON
+from standard input and writes a line of JSON for each part that is finished, so that a crash loses
+no earlier results. It needs only the driver's libcuda.so.1; the matrix rate also needs NVIDIA's
+cuBLASLt, if the machine has a library of it. It uses little memory, and only where it is free.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from typing import Any, Callable
 
 _Call = Callable[[], None]
 
-# Of the GPU: two halves that are copied into each other, or three matrices and a workspace. More
-# than twice any GPU's last cache, so that memory is measured.
+# Bytes on the GPU: two halves that are copied into each other, or three matrices and a workspace.
+# More than twice any GPU's last cache, so that memory is measured.
 ARENA = 1 << 30
-# Pinned memory of the machine, for each GPU.
+# Bytes of pinned host memory, for each GPU.
 PINNED = 128 << 20
-# A matrix of that many rows and columns keeps every multiprocessor of today's GPUs at work.
+# A matrix with this many rows and columns uses every multiprocessor of today's GPUs.
 _SIDE = 8192
 _WORKSPACE = 32 << 20
 _RANDOM = 2 << 20
 # Seconds of each part, after the clocks have risen; split into rounds, of which the median counts.
 _WARM_S, _PART_S, _ROUNDS = 0.1, 0.4, 5
 _MIN_RUNS = 3
-# CUresult, cublasStatus_t: all right.
+# CUresult and cublasStatus_t for success.
 _OK = 0
 _PORTABLE = 1
 _CAPABILITY = (75, 76)
@@ -71,13 +70,13 @@ class _Driver:
             raise Unmeasured(f"{name}: {told}")
 
     def number(self, name: str, *arguments: Any) -> int:  # noqa: ANN401
-        """Call a function whose first argument takes an int."""
+        """Call a function whose first argument is an int."""
         found = ctypes.c_int()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value
 
     def address(self, name: str, *arguments: Any) -> int:  # noqa: ANN401
-        """Call a function whose first argument takes a pointer, handle or 64 bits."""
+        """Call a function whose first argument is a pointer, a handle or 64 bits."""
         found = ctypes.c_uint64()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value
@@ -101,14 +100,14 @@ class _Device:
             raise Unmeasured(f"only {free.value >> 20} MiB of its memory are free")
         self.stream = ctypes.c_uint64(driver.address("cuStreamCreate", 1))
         self.arena = driver.address("cuMemAlloc_v2", ctypes.c_size_t(ARENA))
-        # Pages are taken from the node of the thread that asks for them.
+        # Pages come from the node of the thread that requests them.
         if cpus:
             os.sched_setaffinity(0, cpus)
         self.pinned = driver.address("cuMemHostAlloc", ctypes.c_size_t(PINNED), _PORTABLE)
         ctypes.memset(self.pinned, 1, PINNED)
 
     def use(self) -> None:
-        """Let calls that follow mean this GPU."""
+        """Make the following calls use this GPU."""
         self.driver.call("cuCtxSetCurrent", ctypes.c_uint64(self._context))
 
     def copy_within(self) -> None:
@@ -133,7 +132,7 @@ class _Device:
         )
 
     def upload(self, offset: int, data: bytes, size: int) -> None:
-        """Fill `size` bytes of the arena with `data`, over and over."""
+        """Fill `size` bytes of the arena with `data`, repeated."""
         self.driver.call(
             "cuMemcpyHtoD_v2",
             ctypes.c_uint64(self.arena + offset),
@@ -162,7 +161,7 @@ class _Device:
         self.driver.call("cuStreamSynchronize", self.stream)
 
     def between(self, first: ctypes.c_uint64, last: ctypes.c_uint64) -> float:
-        """Seconds between two events that were reached."""
+        """Return the seconds between two events that have passed."""
         found = ctypes.c_float()
         self.driver.call("cuEventElapsedTime", ctypes.byref(found), first, last)
         for event in (first, last):
@@ -172,7 +171,7 @@ class _Device:
         return found.value / 1000
 
     def timed(self, run: _Call, count: int) -> float:
-        """Seconds that the GPU took for so many runs, by its own clock."""
+        """Return the GPU's seconds for so many runs, by its own clock."""
         first = self.mark()
         for _ in range(count):
             run()
@@ -182,7 +181,7 @@ class _Device:
 
 
 def _count_runs(device: _Device, run: _Call, seconds: float) -> int:
-    """Warm up, and say how many runs take so long."""
+    """Warm up, and return how many runs take so long."""
     once = device.timed(run, _MIN_RUNS) / _MIN_RUNS
     warm = max(1, int(_WARM_S / once))
     once = device.timed(run, warm) / warm
@@ -190,7 +189,7 @@ def _count_runs(device: _Device, run: _Call, seconds: float) -> int:
 
 
 def _measure_rate(device: _Device, run: _Call, amount: float) -> float:
-    """Amount a second, where each run does `amount`: the median round."""
+    """Return the amount a second, where each run does `amount`: the median round."""
     count = _count_runs(device, run, _PART_S / _ROUNDS)
     return statistics.median(count * amount / device.timed(run, count) for _ in range(_ROUNDS))
 
@@ -198,7 +197,7 @@ def _measure_rate(device: _Device, run: _Call, amount: float) -> float:
 class _Product:
     """A product of two matrices by cuBLASLt: bf16, or fp8 (E4M3) with fast accumulation.
 
-    As engines run it: the left one transposed, sums in 32 bits, the result in bf16.
+    As engines run it: the left matrix transposed, sums in 32 bits, the result in bf16.
     """
 
     def __init__(self, device: _Device, library: ctypes.CDLL, *, fp8: bool) -> None:
@@ -296,7 +295,7 @@ class _Product:
 
 
 def _make_random_bf16() -> bytes:
-    """Numbers of either sign between 1/8 and 2: zeros would draw less power and run faster."""
+    """Return numbers between 1/8 and 2 of either sign: zeros would run faster."""
     table = bytes((0x3E, 0x3F, 0xBE, 0xBF)[byte & 3] for byte in range(256))
     made = random.Random(0)  # noqa: S311  (no secret)
     data = bytearray(_RANDOM)
@@ -306,7 +305,7 @@ def _make_random_bf16() -> bytes:
 
 
 def _make_random_fp8() -> bytes:
-    """Likewise in E4M3: a sign, an exponent of four near 1, three bits of mantissa."""
+    """Return the same in E4M3: a sign, an exponent of four bits near 1, three bits of mantissa."""
     table = bytes(byte & 0x80 | (4 + (byte >> 3 & 3)) << 3 | byte & 7 for byte in range(256))
     return random.Random(0).randbytes(_RANDOM).translate(table)  # noqa: S311  (no secret)
 
@@ -332,7 +331,7 @@ def _measure_matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict
 
 
 def _measure_bandwidth(device: _Device) -> dict[str, Any]:
-    """Bytes read and written a second: half of what is copied is read, the other written."""
+    """Return bytes read and written a second: half of the copied bytes are read, half written."""
     return {"bytes_per_s": round(_measure_rate(device, device.copy_within, float(ARENA)))}
 
 
@@ -392,7 +391,7 @@ def _start() -> _Driver:
 
 
 def main(given: str | None = None) -> int:
-    """Do what standard input says; what has no figure is told as a line of its own."""
+    """Run the task of standard input; a part without a figure gets a line with the reason."""
     config = json.loads(sys.stdin.read() if given is None else given)
 
     def say(found: dict[str, Any]) -> None:
@@ -402,6 +401,6 @@ def main(given: str | None = None) -> int:
         (measure_together if config["together"] else measure_alone)(config, say)
     except Unmeasured as error:
         say({"part": None, "reason": str(error)})
-    # Threads of the driver may not let the interpreter end.
+    # Threads of the driver may keep the interpreter from ending.
     sys.stdout.flush()
     os._exit(0)

@@ -16,7 +16,7 @@ _RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
 def list_disks(machine: Machine) -> list[DiskFacts]:
-    """Disks with their kind and size; only a measurement gives their speed."""
+    """Return disks with their kind and size; only a measurement gives their speed."""
     found: list[DiskFacts] = []
     for path in machine.glob("/sys/block/*"):
         name = path.rsplit("/", 1)[1]
@@ -46,7 +46,7 @@ def _find_kind(name: str, rotational: int | None) -> str | None:
 
 
 def list_nics(machine: Machine) -> list[NicFacts]:
-    """Network cards, bridges and tunnels aside; speed in bits a second, None while it is down."""
+    """Return network cards without bridges and tunnels; speed in bits a second, None while down."""
     found: list[NicFacts] = []
     for path in machine.glob("/sys/class/net/*"):
         if not machine.exists(f"{path}/device"):

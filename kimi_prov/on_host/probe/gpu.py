@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302", "0x0380")
 _SWITCH = "0x0680"
-# Of the driver; what containers need of it has versions and upgrades of its own.
+# Packages of the driver; those for containers have versions and upgrades of their own.
 _DRIVER = r"(lib)?nvidia-(?!container).*|cuda-drivers.*"
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
-# Where DKMS keeps the certificate that it signs with: Debian, Ubuntu.
+# Where DKMS keeps the certificate of its signing key: Debian, Ubuntu.
 _MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # Without the persistence mode each call wakes every card first.
 _TIMEOUT_S = 60.0
@@ -53,7 +53,7 @@ class Nvidia:
         self._switches = _list_devices(machine, (_SWITCH,))
         self.version = machine.read("/proc/driver/nvidia/version")
         self._served = machine.exists("/proc/driver/nvidia")
-        # In a container the tool may answer where the driver's files are not shown.
+        # In a container the tool may answer although the driver's files are hidden.
         self._asks = self._served or machine.which("nvidia-smi") is not None
         self._output: dict[str, str | None] = {}
         self._query: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class Nvidia:
 
     @property
     def present(self) -> bool:
-        """Whether there is such a card or a driver for one."""
+        """Return whether there is such a card or a driver for one."""
         return bool(self.cards) or self._served or self._query is not None
 
     def _ask(self, what: str) -> str | None:
@@ -74,7 +74,7 @@ class Nvidia:
         return self._machine.run(_COMMANDS[what], timeout_s=_TIMEOUT_S)
 
     def gpus(self) -> list[GpuFacts]:
-        """One row for each GPU that the driver serves; memory in bytes."""
+        """Return one row for each GPU that the driver serves; memory in bytes."""
         rows = nvidia_smi.parse_table(self._output.get("table"), list(nvidia_smi.COLUMNS))
         found: list[GpuFacts] = list((self._query or {}).get("gpus") or [])
         if not found:
@@ -104,9 +104,10 @@ class Nvidia:
         *,
         container: bool = False,
     ) -> NvidiaFacts | None:
-        """Driver, fabric and links; None where there is neither such a card nor a driver.
+        """Return driver, fabric and links; None where there is neither such a card nor a driver.
 
-        `container`: the bus shows it all devices of its machine, whichever it was given.
+        `container`: there the bus shows all devices of the machine, also those that it was not
+        given.
         """
         if not self.present:
             return None
@@ -140,7 +141,7 @@ class Nvidia:
         }
 
     def _list_gpus(self, gpus: list[GpuFacts]) -> list[str]:
-        """Return those of the cards on the bus that the driver lists."""
+        """Return the cards on the bus that the driver lists."""
         addresses = {_format_bus_name(gpu.get("pci")) for gpu in gpus}
         return [path for path in self.cards if path.rsplit("/", 1)[1] in addresses]
 
@@ -162,7 +163,7 @@ class Nvidia:
         return {name.split(".")[0]: self._library(name) for name in _LIBRARIES}
 
     def _library(self, name: str) -> str | None:
-        """Version in the file name of a library of the driver."""
+        """Return the version in the file name of a library of the driver."""
         for folder in _FOLDERS:
             for path in self._machine.glob(f"{folder}/{name}.[0-9]*"):
                 version = path.rsplit(".so.", 1)[1]
@@ -172,7 +173,7 @@ class Nvidia:
 
 
 def _format_bus_name(address: str | None) -> str:
-    """Return what the kernel calls a device: `00000000:00:06.0` is 0000:00:06.0 there."""
+    """Return the kernel's address of a device: 0000:00:06.0 for `00000000:00:06.0`."""
     return (address or "").lower()[-12:]
 
 
@@ -186,14 +187,14 @@ def _list_devices(machine: Machine, classes: tuple[str, ...]) -> list[str]:
 
 
 def _is_open(loaded: bool | None, licence: str | None) -> bool | None:
-    """Of the module that runs, else of the one that would be loaded: the open one is MIT/GPL."""
+    """Read the loaded module, else the one that would be loaded: the open one is MIT/GPL."""
     if loaded is not None:
         return loaded
     return "GPL" in licence if licence else None
 
 
 def _is_key_enrolled(machine: Machine) -> bool | None:
-    """Whether the firmware knows the key that modules built here are signed with."""
+    """Return whether the firmware knows the key with which modules built here are signed."""
     key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
     output = machine.run(["mokutil", "--test-key", key]) if key else None
     return "already enrolled" in output if output else None

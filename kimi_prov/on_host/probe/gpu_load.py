@@ -1,6 +1,6 @@
-"""What GPUs are at now: the one query of nvidia-smi for it, and its reader.
+"""The present state of GPUs: the one query of nvidia-smi for it, and its parser.
 
-One query for all cards, which took 30 ms of a processor with one H100.
+One query for all cards, which took 30 ms of CPU time with one H100.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 _MIB = 1 << 20
-# What of a card is asked for, but for why it is slowed down.
+# The queried fields of a card, without the reasons for a lower clock.
 COLUMNS = (
     "index",
     "name",
@@ -31,11 +31,11 @@ COLUMNS = (
     "ecc.errors.uncorrected.aggregate.total",
     "ecc.errors.corrected.aggregate.total",
 )
-# Named so since driver 535; before it the second.
+# The name since driver 535; the second one was used before.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 _NO_SUCH_FIELD = "is not a valid field"
-# Bits of NVML (nvml.h, nvmlClocksEventReason*) that make a card slower than it could be; the others
-# are of its owner's choice, or that it has nothing to do.
+# Bits of NVML (nvml.h, nvmlClocksEventReason*) for a card that is slower than it could be; the
+# other bits are the owner's settings, or an idle card.
 THROTTLES = {
     "sw_power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -47,7 +47,7 @@ THROTTLES = {
 
 @dataclass(frozen=True)
 class GpuNow:
-    """One card; what it does not tell is None. Shares are of 1, errors since the card was made."""
+    """One card; unknown values are None. Shares are of 1, errors since the card was made."""
 
     index: int
     name: str
@@ -56,7 +56,7 @@ class GpuNow:
     memory_used_bytes: int | None
     memory_total_bytes: int | None
     power_w: float | None
-    # What its owner set, and what holds: a board or a power supply may lower it.
+    # The limit that the owner set, and the enforced one: a board or a power supply may lower it.
     power_limit_w: float | None
     power_enforced_w: float | None
     temperature_c: float | None
@@ -72,7 +72,7 @@ class GpuNow:
 
 
 def read(timeout_s: float) -> tuple[list[GpuNow] | None, str]:
-    """Return each card, None with the reason where they are not told; [] without nvidia-smi."""
+    """Return each card, None with the reason where they are unknown; [] without nvidia-smi."""
     problem = ""
     for reasons in REASONS:
         question = f"--query-gpu={','.join((*COLUMNS, reasons))}"
@@ -89,7 +89,7 @@ def read(timeout_s: float) -> tuple[list[GpuNow] | None, str]:
 
 
 def parse(text: str) -> list[GpuNow]:
-    """Read the rows of the query; a line that is none, as of a card that is lost, is left out."""
+    """Parse the rows of the query; a bad line, as that of a lost card, is left out."""
     return [_parse_card(row) for row in nvidia_smi.parse_table(text, [*COLUMNS, REASONS[0]])]
 
 

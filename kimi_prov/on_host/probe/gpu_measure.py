@@ -1,7 +1,7 @@
-"""`probe --measure` of GPUs: which of them are idle, and what a process of its own times on each.
+"""`probe --measure` of GPUs: finds the idle ones, and measures each in a process of its own.
 
-Only NVIDIA's are measured, through the driver alone. A GPU that serves is left alone, and so is one
-of which nothing says that it does not.
+Only NVIDIA's GPUs are measured, through the driver alone. A GPU that serves is left alone, and so
+is a GPU whose state is unknown.
 
 Decides: which GPU `--measure` may touch.
 Held by: tests/component/on_host/probe/test_gpu_measure.py.
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 # An idle GPU has some hundred MiB in use by its driver.
 _IDLE_BYTES = 1 << 30
-# Of the machine's free memory, the most that is pinned.
+# The share of the machine's free memory that is pinned at most.
 _SHARE_OF_FREE = 8
 # Seconds that a process may take: some GPUs need several to wake, some libraries to be read.
 _ALONE_S, _TOGETHER_S = 30.0, 60.0
-# `-I` keeps the working folder and the user's own packages out.
+# `-I` excludes the working folder and the user's own packages.
 _START = "import sys; sys.path.insert(0, sys.argv[1])\n"
 _START += "from kimi_prov.on_host.probe.cuda_child import main; main()"
-# Where cuBLASLt lies in an environment of Python, in a toolkit.
+# The paths of cuBLASLt in an environment of Python, and in a toolkit.
 _LIBRARY = "libcublasLt.so.1[0-9]"
 _IN_ENVIRONMENT = f"nvidia/*/lib/{_LIBRARY}"
 _TOOLKITS = (f"/usr/local/cuda*/lib64/{_LIBRARY}", f"/usr/local/cuda*/targets/*/lib/{_LIBRARY}")
@@ -56,7 +56,7 @@ _SPEEDS = ("memory", "copy", "copy_together")
 
 
 def measure(machine: Machine, facts: Facts) -> list[MeasuredGpu]:
-    """Give a row for each GPU; a figure that there is not is null, with the reason."""
+    """Return a row for each GPU; a missing figure is null, with the reason."""
     gpus = facts["gpus"]
     if not gpus:
         return []
@@ -85,7 +85,7 @@ def apply(facts: Facts, rows: list[MeasuredGpu]) -> None:
 
 
 def list_refusals(machine: Machine, facts: Facts) -> list[str | None]:
-    """Say of each GPU why it is not measured; None for one that is idle."""
+    """Return, for each GPU, why it is not measured; None for an idle one."""
     used = _parse_used(machine.run(_QUERIES["memory"], timeout_s=60.0))
     apps = machine.run(_QUERIES["apps"], timeout_s=60.0)
     busy = set((apps or "").split())
@@ -98,7 +98,7 @@ def list_refusals(machine: Machine, facts: Facts) -> list[str | None]:
 
 
 def find_refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | None) -> str | None:
-    """Say why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
+    """Return why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
     if gpu["vendor"] != "nvidia":
         return "only NVIDIA's GPUs are measured"
     if gpu.get("mig"):
@@ -111,7 +111,7 @@ def find_refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | 
 
 
 def _describe_short_memory(total: int, used: int, free: int | None) -> str | None:
-    """Say which memory is short, in bytes: used by others, or not there."""
+    """Describe which memory is short, in bytes: used by others, or too small."""
     if used > _IDLE_BYTES:
         return f"busy: {format_bytes(used)} of its memory are in use"
     if total - used < 2 * ARENA:
@@ -122,7 +122,7 @@ def _describe_short_memory(total: int, used: int, free: int | None) -> str | Non
 
 
 def _parse_used(text: str | None) -> dict[str | None, int]:
-    """Bytes in use by UUID, as nvidia-smi lists them in MiB."""
+    """Return the bytes in use by UUID, as nvidia-smi lists them in MiB."""
     found: dict[str | None, int] = {}
     for line in (text or "").splitlines():
         uuid, _, size = (part.strip() for part in line.partition(","))
@@ -133,9 +133,9 @@ def _parse_used(text: str | None) -> dict[str | None, int]:
 
 
 def list_cublas(machine: Machine) -> list[str]:
-    """Libraries of cuBLASLt, the engine's own first, that nobody but root or we can write.
+    """Return libraries of cuBLASLt, the engine's own first, that only root or we can write.
 
-    What is loaded runs with our rights, which often are root's.
+    A loaded library runs with our rights, which are often root's.
     """
     found = []
     for environment in (paths.ENGINE, f"{paths.ENGINES}/*"):
@@ -154,7 +154,7 @@ def list_cublas(machine: Machine) -> list[str]:
 
 
 def _is_trusted(path: str) -> bool:
-    """Whether a file, and every folder above it, can be changed by root and by us alone."""
+    """Return whether only root and we can change a file and every folder above it."""
     owners = {0, os.geteuid()}
     groups = {0, os.getegid()}
     while True:
@@ -163,7 +163,7 @@ def _is_trusted(path: str) -> bool:
         except OSError:
             return False
         writers = stat.S_IWOTH
-        # Groups below 1000 are the system's: Debian gives /usr/local to staff.
+        # Groups below 1000 belong to the system: Debian gives /usr/local to staff.
         if found.st_gid >= _FIRST_OF_PEOPLE and found.st_gid not in groups:
             writers |= stat.S_IWGRP
         shared = found.st_mode & writers and not found.st_mode & stat.S_ISVTX
@@ -180,7 +180,7 @@ def _measure_alone(gpu: GpuFacts, libraries: list[str]) -> list[dict[str, Any]]:
 
 
 def _measure_together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
-    """Copy to all GPUs at once whose copy alone was measured, and add it to their rows."""
+    """Copy at once to all GPUs that were measured alone, and add the result to their rows."""
     able = [place for place, row in enumerate(rows) if row["copy"]["bytes_per_s"]]
     if len(able) < 2:
         return
@@ -196,12 +196,12 @@ def _measure_together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
 
 
 def _build_row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
-    """Give a GPU's row of the lines that its process wrote, or of the reason for none."""
+    """Return a GPU's row from the lines of its process, or from the reason for none."""
     lines = [{"part": None, "reason": answer}] if isinstance(answer, str) else answer
     by_part = {line["part"]: line for line in lines}
-    # What ended the process early is the reason of all parts that it did not come to.
-    missing = by_part.get(None, {"reason": "it was not come to"})
-    alone = {"reason": "there is one GPU alone to measure", "seconds": None}
+    # What ended the process early is the reason for all parts that were not reached.
+    missing = by_part.get(None, {"reason": "it was not reached"})
+    alone = {"reason": "there is only one GPU to measure", "seconds": None}
     by_part.setdefault("copy_together", missing if None in by_part else alone)
     row: dict[str, Any] = {"index": gpu["index"]}
     for part in (*_SPEEDS, *_MATRIX):
@@ -214,7 +214,7 @@ def _build_row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
 
 
 def _list_near_cpus(gpu: GpuFacts) -> list[int]:
-    """Processors near a GPU that we may run on."""
+    """Return the processors near a GPU that we may use."""
     ours = os.sched_getaffinity(0)
     return [cpu for cpu in parse_list(gpu.get("cpus") or "") if cpu in ours]
 
@@ -224,18 +224,18 @@ def _format_name(gpu: GpuFacts) -> str:
 
 
 def _run_child(config: dict[str, Any], visible: list[str], limit_s: float) -> list[dict[str, Any]]:
-    """Run the timing process; each line that it wrote, and last why it ended early if it did."""
+    """Run the measuring process; return its lines, and why it ended early if it did."""
     environment = {
         **os.environ,
         "LC_ALL": "C",
         "CUDA_VISIBLE_DEVICES": ",".join(visible),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # Nothing is to stay in the user's folder.
+        # Nothing may be left in the user's folder.
         "CUDA_CACHE_DISABLE": "1",
     }
     root = os.path.dirname(kimi_prov.__path__[0])
     started = time.monotonic()
-    # To a file: what was written before a process hangs or crashes is not lost.
+    # Written to a file: lines from before a hang or a crash are not lost.
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
         given.write(json.dumps(config).encode())
         given.seek(0)
@@ -257,15 +257,15 @@ def _run_child(config: dict[str, Any], visible: list[str], limit_s: float) -> li
         out.seek(0)
         lines = _parse_lines(out.read().decode("utf-8", "replace"))
     if reason or not lines:
-        ended = reason or "the timing process said nothing"
+        ended = reason or "the measuring process has no output"
         lines.append({"part": None, "reason": ended, "seconds": round(time.monotonic() - started)})
     return lines
 
 
 def _describe_exit(status: int) -> str | None:
     if status < 0:
-        return f"the driver or a library crashed the timing process (signal {-status})"
-    return f"the timing process failed (exit status {status})" if status else None
+        return f"the driver or a library crashed the measuring process (signal {-status})"
+    return f"the measuring process failed (exit status {status})" if status else None
 
 
 def _parse_lines(text: str) -> list[dict[str, Any]]:

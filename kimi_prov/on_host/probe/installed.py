@@ -1,4 +1,4 @@
-"""What kimi-prov has installed on the machine already."""
+"""What kimi-prov has already installed on the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from kimi_prov.on_host.system.machine import Machine
 
-# Services that a package of ours brings along; whether they ran before is kept for `destroy`.
+# Services that one of our packages brings; whether they ran before is recorded for `destroy`.
 _SERVICES = (unit_names.HAPROXY, unit_names.SITE_NODE_EXPORTER)
 _UNITS = (
     *_SERVICES,
@@ -56,7 +56,7 @@ _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID
 
 
 def read_units(machine: Machine) -> dict[str, dict[str, str]]:
-    """State of our units and of firewalld: systemd's properties by unit name."""
+    """Return the state of our units and of firewalld: systemd's properties by unit name."""
     text = machine.run(systemd.build_show_command(_UNITS, _PROPERTIES))
     return {
         name: row
@@ -66,7 +66,7 @@ def read_units(machine: Machine) -> dict[str, dict[str, str]]:
 
 
 def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
-    """Engines, models, plan and program of ours; null where access is denied."""
+    """Return our engines, models, plan and program; null where access is denied."""
     pythons = _list_complete(machine, paths.PYTHONS)
     environments = _map_environments(machine, paths.ENGINES, pythons)
     pages = _map_environments(machine, paths.WEB_ENVS, pythons)
@@ -117,14 +117,14 @@ def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -
 
 
 def _list_complete(machine: Machine, folder: str) -> list[str]:
-    """Names of the directories in `folder` that were made to the end."""
+    """Return the directories in `folder` that are complete, by name."""
     return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
 
 
 def _map_environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
-    """Map each whole environment in `folder` to the interpreter that was brought, None for another.
+    """Map each complete environment in `folder` to its bundled interpreter, None for another one.
 
-    One whose interpreter is not whole does not run: it counts as half made.
+    An environment with an incomplete interpreter does not run: it counts as incomplete.
     """
     found: dict[str, str | None] = {}
     for name in _list_complete(machine, folder):
@@ -144,7 +144,7 @@ def _describe_serving(
 ) -> dict[str, ServingFacts]:
     """Return what each running engine depends on; null where that is no longer known.
 
-    An engine whose process we may not look at is left out.
+    An engine whose process we may not read is left out.
     """
     places = started.UnitPaths(machine.root or "/")
     found: dict[str, ServingFacts] = {}
@@ -154,7 +154,7 @@ def _describe_serving(
             if stamp is not None:
                 try:
                     text = started.find_unit_text(stamp, unit, places)
-                except OSError:  # only root may read what is kept
+                except OSError:  # Only root may read the stored copies.
                     continue
                 found[unit] = {"stamp": stamp, "form": None if text is None else parse_form(text)}
     return found
@@ -172,7 +172,7 @@ def _read_record(machine: Machine, path: str) -> dict[str, Any] | None:
 def _read_driver_record(machine: Machine) -> dict[str, Any] | None:
     """Read what an earlier apply did to the driver.
 
-    `restarted`: the version that the machine restarted itself into and that has not answered yet,
+    `restarted`: the version for which the machine restarted itself and that has not answered yet,
     and whether that restart is `over`.
     """
     found = _read_record(machine, paths.DRIVER_STATE)
@@ -184,7 +184,7 @@ def _read_driver_record(machine: Machine) -> dict[str, Any] | None:
 
 
 def _list_restorable_environments(machine: Machine) -> list[str]:
-    """Environments of the versions that can be put back; only root sees them."""
+    """Return the environments of the versions that can be restored; only root sees them."""
     found = set()
     for path in machine.glob(f"{paths.HISTORY}/*/files{paths.PLAN}"):
         name = ((_read_record(machine, path) or {}).get("engine") or {}).get("env_name")
@@ -193,7 +193,7 @@ def _list_restorable_environments(machine: Machine) -> list[str]:
 
 
 def _list_models(machine: Machine) -> list[ModelFacts]:
-    """Bytes that each model takes on the disk, unfinished downloads included."""
+    """Return the bytes that each model takes on the disk, unfinished downloads included."""
     return [
         {"dir": path, "disk_bytes": count_disk_bytes(machine.path(path))}
         for path in machine.glob(f"{paths.MODELS}/*/*")
@@ -217,7 +217,7 @@ def _hash_file(machine: Machine, path: str) -> str | None:
 
 
 def _read_file(machine: Machine, path: str) -> FileFacts | None:
-    """Return content, owner and mode of a regular file; None for anything else, or none at all."""
+    """Return content, owner and mode of a regular file; None for anything else."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
@@ -236,7 +236,7 @@ def _read_file(machine: Machine, path: str) -> FileFacts | None:
 
 
 def _find_account_name(machine: Machine, database: str, number: int) -> str:
-    """Name a user or group; one without a name keeps its number."""
+    """Return a user's or group's name; without a name, its number."""
     for line in (machine.read(database) or "").splitlines():
         fields = line.split(":")
         if len(fields) > 2 and fields[2] == str(number):

@@ -1,4 +1,4 @@
-"""Network interfaces: what they promise, and the addresses that they have."""
+"""Network interfaces: their speeds, and their addresses."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 _NET = "/sys/class/net"
-# Names go into environments and units: what is spelt otherwise is nobody's network of engines.
+# Names go into environments and units: interfaces with other characters are not used for engines.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,15}")
 _SHARED = ("link", "host", "nowhere")
-# Interfaces may stand on each other: a VLAN on a bond on two cards.
+# Levels of interfaces upon interfaces: a VLAN on a bond on two cards.
 _MAX_LAYERS = 4
 _GATEWAY = 0x2
 
 
 def list_interfaces(machine: Machine) -> list[InterfaceFacts]:
-    """Return the interfaces that have a device or an address, the loopback aside.
+    """Return the interfaces that have a device or an address, without the loopback.
 
-    `speed_bits_per_s` is None where it is unknown or a constant: a virtual interface says one that
-    no card is behind (veth always 10 Gbit/s).
+    `speed_bits_per_s` is None where it is unknown or a constant: a virtual interface reports a
+    speed without a card behind it (veth always 10 Gbit/s).
     """
     addresses = _list_addresses(machine)
     found: list[InterfaceFacts] = []
@@ -58,7 +58,7 @@ def _find_driver(machine: Machine, path: str) -> str | None:
 
 
 def _is_on_device(machine: Machine, name: str, layers: int = _MAX_LAYERS) -> bool:
-    """Whether a card carries the interface, itself or below a bond, bridge or VLAN."""
+    """Return whether a card carries the interface, itself or below a bond, bridge or VLAN."""
     if machine.exists(f"{_NET}/{name}/device"):
         return True
     lower = [path.rsplit("/lower_", 1)[1] for path in machine.glob(f"{_NET}/{name}/lower_*")]
@@ -66,7 +66,7 @@ def _is_on_device(machine: Machine, name: str, layers: int = _MAX_LAYERS) -> boo
 
 
 def _list_addresses(machine: Machine) -> dict[str, list[str]]:
-    """Return the addresses with prefix of each interface, those that hold on one link aside."""
+    """Return each interface's addresses with prefix, without link-local ones."""
     listed = machine.run(["ip", "-json", "address"])
     found = _parse_ip_output(listed) if listed else None
     return _read_kernel_addresses(machine) if found is None else found
@@ -89,9 +89,9 @@ def _parse_ip_output(text: str) -> dict[str, list[str]] | None:
 
 
 def _read_kernel_addresses(machine: Machine) -> dict[str, list[str]]:
-    """Read /proc: an IPv4 address belongs to the interface whose own network it lies in.
+    """Read /proc: an IPv4 address belongs to the interface whose own network contains it.
 
-    One of a network of its own, a /32, is not told there.
+    An address in a network of its own, a /32, is not listed there.
     """
     found: dict[str, list[str]] = {}
     networks = _list_connected_networks(machine)
@@ -106,7 +106,7 @@ def _read_kernel_addresses(machine: Machine) -> dict[str, list[str]]:
 
 
 def list_local_ipv4(machine: Machine) -> list[str]:
-    """Return local addresses of the routing table, loopback aside."""
+    """Return local addresses of the routing table, without the loopback."""
     found: list[str] = []
     address = ""
     for line in (machine.read("/proc/net/fib_trie") or "").splitlines():
@@ -119,7 +119,7 @@ def list_local_ipv4(machine: Machine) -> list[str]:
 
 
 def list_global_ipv6(machine: Machine) -> list[tuple[str, ipaddress.IPv6Interface]]:
-    """Return interfaces and their addresses of global scope: others reach no other."""
+    """Return interfaces and their addresses of global scope: only these reach other machines."""
     found = []
     for line in (machine.read("/proc/net/if_inet6") or "").splitlines():
         words = line.split()

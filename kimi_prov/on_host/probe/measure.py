@@ -1,6 +1,6 @@
-"""`probe --measure`: how fast memory, disk, hashing and GPUs are here; each within a bound.
+"""`probe --measure`: how fast memory, disk, hashing and GPUs are here; each within a time limit.
 
-Nothing is written but a compiled program in a folder that is removed again.
+Nothing is written but a compiled program in a temporary folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from kimi_prov.on_host.system.machine import Machine
 
-# Processes that want to run, for each core, above which a measurement would measure them instead.
+# Runnable processes per core above which they would distort a measurement.
 _BUSY = 0.5
 _COMPILERS = ("cc", "gcc", "clang")
 _READING_S = 1.0
@@ -57,7 +57,7 @@ _BIG_FILES = ("/usr/lib", "/boot", "/opt")
 
 
 def measure(machine: Machine, facts: Facts) -> MeasuredFacts:
-    """Measure all; a thing that could not be measured is null, with the reason."""
+    """Measure all; what could not be measured is null, with the reason."""
     load = os.getloadavg()[0]
     return {
         "load": round(load, 2),
@@ -70,7 +70,7 @@ def measure(machine: Machine, facts: Facts) -> MeasuredFacts:
 
 
 def is_busy(load: float, facts: Facts) -> bool:
-    """Whether so many processes want to run that they would distort a measurement."""
+    """Return whether so many processes are runnable that they would distort a measurement."""
     cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
     return bool(load > _BUSY * cores)
 
@@ -78,7 +78,7 @@ def is_busy(load: float, facts: Facts) -> bool:
 def apply(facts: Facts, found: MeasuredFacts) -> None:
     """Write measurements to the keys that the planner reads: they override the catalogue.
 
-    What was measured beside other work is reported under `measured` alone.
+    What was measured beside other work is reported only under `measured`.
     """
     facts["measured"] = found
     if found["busy"]:
@@ -119,7 +119,7 @@ def measure_memory(machine: Machine, facts: Facts) -> MeasuredMemory:
         if len(groups) == 1:
             nodes = [{"id": groups[0][0], "bytes_per_s": whole}]
     except OSError as error:
-        reason = f"the program does not run: {error.strerror}"
+        reason = f"the program cannot run: {error.strerror}"
         return {"bytes_per_s": None, "seconds": None, "reason": reason, "nodes": []}
     finally:
         in_memory.close()
@@ -133,14 +133,14 @@ def measure_memory(machine: Machine, facts: Facts) -> MeasuredMemory:
 
 
 def _compile(machine: Machine, folder: str) -> tuple[str | None, str]:
-    """Build the reader. Returns its path, or None and the reason why there is none."""
+    """Build the reader. Return its path, or None and the reason."""
     compiler = next((path for path in map(machine.which, _COMPILERS) if path), None)
     if compiler is None:
         return None, "no C compiler (cc) is installed"
     source, program = os.path.join(folder, "read.c"), os.path.join(folder, "read")
     with open(source, "w", encoding="utf-8") as stream:
         stream.write(SOURCE)
-    # What a compiler for another processor does not know of this one is left out.
+    # The flags that a compiler for another processor does not know are left out.
     for options in (["-march=native"], []):
         argv = [compiler, "-O3", *options, "-o", program, source, "-lpthread"]
         if run_program(*argv, timeout=_COMPILING_S, cwd=folder).returncode == 0:
@@ -150,14 +150,14 @@ def _compile(machine: Machine, folder: str) -> tuple[str | None, str]:
 
 @contextlib.contextmanager
 def _copy_to_memory(program: str) -> Iterator[str]:
-    """Give a path of a copy that has no file: /tmp may be mounted noexec."""
+    """Return the path of a copy in memory without a file: /tmp may be mounted noexec."""
     with open(os.memfd_create("kimi-read"), "wb") as copy:
         with open(program, "rb") as source:
             shutil.copyfileobj(source, copy)
-        # What is open for writing does not run.
+        # A file that is open for writing cannot be executed.
         descriptor = os.open(f"/proc/self/fd/{copy.fileno()}", os.O_RDONLY)
     try:
-        # Our own name for it: the program itself inherits no descriptor.
+        # The path goes through our own process: the program itself inherits no descriptor.
         yield f"/proc/{os.getpid()}/fd/{descriptor}"
     finally:
         os.close(descriptor)
@@ -171,7 +171,7 @@ def _run(program: str, cpus: list[int], size: int) -> int | None:
 
 
 def measure_sha256() -> MeasuredRate:
-    """Bytes a second that one core hashes: verifying weights takes that long."""
+    """Return the bytes a second that one core hashes, which is the speed of verifying weights."""
     block = memoryview(bytearray(_BLOCK))
     digest = hashlib.sha256()
     started = time.monotonic()
@@ -213,7 +213,7 @@ def _list_candidates(facts: Facts) -> list[str]:
 
 
 def _find_largest(folders: tuple[str, ...]) -> str | None:
-    """Return the largest file that we may read, as far as a short look finds it."""
+    """Return the largest file that we may read, as far as a short search finds it."""
     best: tuple[int, str | None] = (_MIN_FILE_BYTES, None)
     until = time.monotonic() + _LOOKING_S
     for top in folders:
@@ -233,12 +233,12 @@ def _find_largest(folders: tuple[str, ...]) -> str | None:
 
 
 def _read(path: str) -> MeasuredDisk:
-    """Read with several blocks on their way at once, as loading weights does."""
+    """Read several blocks at once, as loading weights does."""
     direct = True
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError:
-        descriptor = os.open(path, os.O_RDONLY)  # tmpfs and some network file systems
+        descriptor = os.open(path, os.O_RDONLY)  # tmpfs and some network file systems.
         direct = False
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
@@ -266,7 +266,7 @@ def _read(path: str) -> MeasuredDisk:
 
 
 def _read_part(descriptor: int, number: int, size: int, until: float) -> int:
-    """Read every fourth block; the buffer is aligned, as reading past the cache demands."""
+    """Read every fourth block; the buffer is aligned, because reading past the cache needs it."""
     taken = 0
     with mmap.mmap(-1, _BLOCK) as buffer:
         for offset in range(number * _BLOCK, size - _BLOCK + 1, _READERS * _BLOCK):

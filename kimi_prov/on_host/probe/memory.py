@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
 _UNITS = {"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-# Who makes the memory of virtual machines.
+# Manufacturers in the memory slots of virtual machines.
 _VIRTUAL = (
     "QEMU",
     "Google",
@@ -26,10 +26,10 @@ _VIRTUAL = (
 )
 _WIDTH_BYTES = 8
 _UNLIMITED = 1 << 60
-# How boards name the place of a module: by node and channel (`P0 CHANNEL A`,
-# `P1_Node1_Channel0_Dimm0`), by processor, letter of the channel and number of the slot on it
-# (`P1-DIMMA1`, `CPU0_A0`), by the slot's number before the letter (`PROC 1 DIMM 1D`), or, with one
-# processor, by letter and number alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` name no channel.
+# How boards name a slot: by node and channel (`P0 CHANNEL A`, `P1_Node1_Channel0_Dimm0`), by
+# processor, letter of the channel and number of the slot on it (`P1-DIMMA1`, `CPU0_A0`), by the
+# slot's number before the letter (`PROC 1 DIMM 1D`), or, with one processor, by letter and number
+# alone (`DIMM_A1`). `PROC 1 DIMM 1` and `A1` name no channel.
 _NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -42,7 +42,7 @@ _NAMES = tuple(
 
 
 def describe_memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
-    """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
+    """Return bytes of memory, swap and /dev/shm, the modules, and our control group's limit."""
     info = parse_fields(machine.read("/proc/meminfo"), ":")
 
     def size(key: str) -> int | None:
@@ -80,9 +80,9 @@ def describe_memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
 
 
 def parse_modules(text: str | None) -> list[DimmFacts] | None:
-    """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
+    """Parse `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
-    A virtual machine has a slot that is its whole memory and no speed: that is no module.
+    A virtual machine has one slot with its whole memory and no speed: that is no module.
     """
     found: list[DimmFacts] = []
     for block in (text or "").split("\n\n"):
@@ -109,7 +109,7 @@ def parse_modules(text: str | None) -> list[DimmFacts] | None:
 
 
 def _count_channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
-    """Channels with a module and channels in all; unknown where the board's names do not say."""
+    """Return channels with a module and all channels; None where unknown."""
     every, filled = set(), set()
     for slot in slots:
         place = _find_slot(slot)
@@ -122,7 +122,7 @@ def _count_channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
 
 
 def _find_slot(slot: DimmFacts) -> tuple[str, ...] | None:
-    """Processor and channel of a slot, by the bank first; None where the names do not say."""
+    """Return processor and channel of a slot, by the bank first; None where unknown."""
     for pattern in _NAMES:
         for name in (slot["bank"], slot["locator"]):
             match = pattern.search(name or "")
@@ -132,7 +132,7 @@ def _find_slot(slot: DimmFacts) -> tuple[str, ...] | None:
 
 
 def _compute_theoretical(filled: list[DimmFacts], populated: int | None) -> int | None:
-    """Every channel moves eight bytes a transfer, all at the speed of the slowest module."""
+    """Return bytes a second: eight a transfer and channel, at the slowest module's speed."""
     told = [slot["configured_mt_s"] for slot in filled]
     speeds = [speed for speed in told if speed is not None]
     if not populated or not speeds or len(speeds) < len(told):
@@ -148,7 +148,7 @@ def _parse_size(text: str | None) -> int | None:
 
 
 def _read_cgroup_limit(machine: Machine, total: int | None) -> int | None:
-    """Return the limit at the top of what we see of the hierarchy; None where there is none."""
+    """Return the limit at the top of the visible hierarchy; None where there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = machine.read_int(path)
         if limit is not None and limit < min(_UNLIMITED, total or _UNLIMITED):
@@ -157,7 +157,7 @@ def _read_cgroup_limit(machine: Machine, total: int | None) -> int | None:
 
 
 def read_cgroup(machine: Machine) -> CgroupFacts:
-    """Limits of our own group and all above it: bytes of memory, and CPUs by time; None is none."""
+    """Return limits of our group and all above it: bytes of memory, CPUs by time; or None."""
     line = next(
         (row for row in (machine.read("/proc/self/cgroup") or "").splitlines() if row[:3] == "0::"),
         "0::/",
@@ -179,7 +179,7 @@ def read_cgroup(machine: Machine) -> CgroupFacts:
 
 
 def _read_v1_memory(machine: Machine) -> list[int]:
-    """Return the limit of version 1 at the top of what we see: in a container it is our own."""
+    """Return the limit of version 1 at the top of the visible hierarchy: in a container our own."""
     limit = machine.read_int("/sys/fs/cgroup/memory/memory.limit_in_bytes")
     return [limit] if limit is not None and limit < _UNLIMITED else []
 

@@ -1,4 +1,4 @@
-"""Addresses, listening sockets and who manages the firewall."""
+"""Addresses, listening sockets, and the active firewall front end."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     )
 
 _LISTEN = "0A"
-# As iptables-save writes them; a rule for another address than the machine's says which.
+# The form of iptables-save; a rule for an address that is not the machine's names that address.
 _REDIRECT = re.compile(
     r"^-A .* --dport (?P<ports>[0-9]{1,5}(?::[0-9]{1,5})?) .*"
     r"-j (?:DNAT --to-destination|REDIRECT --to-ports) (?P<to>\S+)"
 )
 _TCP = re.compile(r" -p tcp ")
 _DESTINATION = re.compile(r" -d ([0-9a-fA-F:.]+)(?:/(?:32|128))? ")
-# A range that is wider is a router's, not a container's.
+# A wider range is a router's, not a container's.
 _MAX_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
 def describe_network(machine: Machine, gpus: Sequence[GpuFacts] = ()) -> NetworkFacts:
-    """Addresses by which others reach the machine, its interfaces, and TCP ports that are taken.
+    """Return the machine's reachable addresses, its interfaces, and the TCP ports in use.
 
-    `gpus`: rows with `index` and `pci`, for their way to the RDMA devices.
+    `gpus`: rows with `index` and `pci`, for their path to the RDMA devices.
     """
     own6 = sorted(address.ip for _, address in interfaces.list_global_ipv6(machine))
     return {
@@ -51,7 +51,7 @@ def describe_network(machine: Machine, gpus: Sequence[GpuFacts] = ()) -> Network
 
 
 def describe_firewall(machine: Machine, units: dict[str, dict[str, str]]) -> FirewallFacts:
-    """Which firewall front end is active; `units` as `installed.read_units` returns them.
+    """Return the active firewall front end; `units` as `installed.read_units` returns them.
 
     ufw has no process, so its configuration is read; firewalld is a daemon, so its unit is.
     """
@@ -72,10 +72,10 @@ def describe_firewall(machine: Machine, units: dict[str, dict[str, str]]) -> Fir
 
 
 def _list_redirected(machine: Machine) -> list[RedirectedPort] | None:
-    """Return TCP ports that rules of iptables send elsewhere, before a program here sees them.
+    """Return TCP ports that iptables redirects before a program on this machine sees them.
 
-    So Docker, Podman and containerd publish ports of containers, with a listening process or
-    without. None where nothing can be read: without iptables, or without root.
+    In this way Docker, Podman and containerd publish ports of containers, with a listening process
+    or without. None where nothing can be read: without iptables, or without root.
     """
     texts = [machine.run([program]) for program in ("iptables-save", "ip6tables-save")]
     if not any(texts):
@@ -103,7 +103,7 @@ def _has_default_ipv6(machine: Machine) -> bool:
 
 
 def _list_listening(machine: Machine) -> list[ListeningPort]:
-    """Each listening TCP port and address; process and unit only where we may see them."""
+    """Return each listening TCP port and address; process and unit only where we may see them."""
     sockets: dict[str, tuple[int, str]] = {}
     for name in ("tcp", "tcp6"):
         for line in (machine.read(f"/proc/net/{name}") or "").splitlines()[1:]:
@@ -127,14 +127,14 @@ def _list_listening(machine: Machine) -> list[ListeningPort]:
 
 
 def _decode(text: str) -> str:
-    """Read an address of /proc/net/tcp*: words of four bytes in the machine's own order."""
+    """Parse an address of /proc/net/tcp*: words of four bytes in the machine's own order."""
     raw = bytes.fromhex(text)
     turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     return str(ipaddress.ip_address(turned))
 
 
 def _find_owners(inodes: set[str]) -> dict[str, str]:
-    """Socket inode to the process that holds it; the scan ends when all are found."""
+    """Return, by socket inode, the process that holds it; the scan ends when all are found."""
     found: dict[str, str] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) == len(inodes):

@@ -1,4 +1,4 @@
-"""Parse the output of NVIDIA's tools: functions of text alone, for live machines and recordings."""
+"""Parsers of the output of NVIDIA's tools: functions of text, for live machines and recordings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
 _ONLINE = ("Enabled", "Yes", "Active")
 _OFFLINE = ("Disabled", "No", "Not Active")
 
-# The columns of `--query-gpu`; only it has the compute capability.
+# The columns of `--query-gpu`; only that query has the compute capability.
 COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
 
 
 def parse_query(text: str | None) -> dict[str, Any] | None:
-    """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
+    """Parse `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None for another form."""
     if not text or "<nvidia_smi_log" not in text:
         return None
     # The document type declaration names a file that does not exist.
@@ -52,8 +52,8 @@ def _parse_gpu(number: int, node: Xml.Element) -> GpuFacts:
         "pci": _find_text(node, "pci/pci_bus_id") or node.get("id"),
         "compute_capability": None,
         "pcie": {
-            # The card steps its link down when idle, so the current generation says little then;
-            # what card and board can do together does.
+            # The card lowers its link when idle, so the current generation says little then; the
+            # maximum of card and board together does.
             "gen": parse_leading_int(_find_text(node, link + "pcie_gen/current_link_gen")),
             "gen_max": parse_leading_int(_find_text(node, link + "pcie_gen/max_link_gen")),
             "gen_card": parse_leading_int(_find_text(node, link + "pcie_gen/max_device_link_gen")),
@@ -75,7 +75,7 @@ def _parse_gpu(number: int, node: Xml.Element) -> GpuFacts:
 
 
 def parse_table(text: str | None, columns: list[str] | None = None) -> list[dict[str, str]]:
-    """Read `--format=csv`: a row for each GPU by column. Without `columns`, the head names them."""
+    """Parse `--format=csv`: a row for each GPU by column; the head names missing `columns`."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if columns is None:
         head = lines.pop(0) if lines else ""
@@ -118,7 +118,7 @@ def parse_capability(text: str | None) -> str | None:
 
 
 def parse_topology(text: str | None) -> dict[str, Any] | None:
-    """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
+    """Parse `nvidia-smi topo -m`: the path between each two GPUs, and each one's CPUs and node."""
     # `nvidia-smi topo` underlines its head even into a pipe.
     lines = [line for line in clean_text.clean_block(text or "").splitlines() if line.strip()]
     head = next((line for line in lines if _GPU.match(line.strip())), None)
@@ -150,7 +150,7 @@ def parse_topology(text: str | None) -> dict[str, Any] | None:
 
 
 def _parse_link_count(cell: str | None) -> int | None:
-    """`NV18` is 18 links, the card itself and any other way none."""
+    """Return the links of a cell: `NV18` is 18, the card itself and any other path none."""
     if cell is None:
         return None
     match = _NV.fullmatch(cell)
@@ -162,7 +162,7 @@ def _parse_cpus(text: str | None) -> str | None:
 
 
 def parse_links(text: str | None) -> list[dict[str, Any]] | None:
-    """Read `nvidia-smi nvlink -s`: links that are up on each GPU and the speed of one, bytes/s."""
+    """Parse `nvidia-smi nvlink -s`: active links on each GPU and the speed of one, bytes/s."""
     if not text:
         return None
     found: list[dict[str, Any]] = []
@@ -178,7 +178,7 @@ def parse_links(text: str | None) -> list[dict[str, Any]] | None:
 
 
 def parse_module(text: str | None) -> dict[str, Any]:
-    """Read /proc/driver/nvidia/version: the version that is loaded, and whether it is open."""
+    """Parse /proc/driver/nvidia/version: the version that is loaded, and whether it is open."""
     if not text:
         return {"version": None, "open": None}
     match = _VERSION.search(text)
@@ -191,17 +191,17 @@ def parse_module(text: str | None) -> dict[str, Any]:
 def has_switch(
     found: list[list[int | None]] | None, gpus: list[GpuFacts], bridges: int
 ) -> bool | None:
-    """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
+    """Return whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
 
-    A virtual machine is given the GPUs and not the switches: there the fabric's state, or links
-    from each to each of many, indicate them.
+    A virtual machine gets the GPUs but not the switches: there the fabric's state, or links between
+    all of many GPUs, indicate them.
     """
     if bridges or any(gpu.get("fabric_state") == "Completed" for gpu in gpus):
         return True
     if not found or any(cell is None for line in found for cell in line):
         return False if len(gpus) == 1 else None
     joined = [cell for a, line in enumerate(found) for b, cell in enumerate(line) if a != b]
-    # Without a switch, the links of a card are shared out: eight cards never have many to each.
+    # Without a switch, a card's links are divided: with eight cards no two have many links.
     return len(found) > 4 and all((cell or 0) >= 4 for cell in joined)
 
 
@@ -220,7 +220,7 @@ def _parse_mebibytes(text: str | None) -> int | None:
 
 
 def _parse_power(node: Xml.Element, name: str) -> float | None:
-    """Drivers before 525 have another name for the group."""
+    """Return the group of a driver; before version 525 it has another name."""
     for group in ("gpu_power_readings", "power_readings"):
         found = parse_leading_decimal(_find_text(node, f"{group}/{name}"))
         if found is not None:

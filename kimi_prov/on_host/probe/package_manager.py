@@ -1,4 +1,4 @@
-"""What apt and dpkg are at: who holds their locks, and which packages were left half installed."""
+"""The state of apt and dpkg: who holds their locks, and which packages are half installed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOCKS = (
     "/var/lib/apt/lists/lock",
     "/var/cache/apt/archives/lock",
 )
-# dpkg(1), package states: what is none of these was begun and not ended.
+# dpkg(1), package states: any other state was begun and not finished.
 _ENDED = ("installed", "config-files", "not-installed")
-# What dpkg had not yet written into its status file when it was cut off.
+# States that dpkg had not yet written to its status file when it was interrupted.
 _JOURNAL = "/var/lib/dpkg/updates/[0-9]*"
 _PACKAGE = re.compile(r"^Package: (\S+)$", re.MULTILINE)
 _STATE = re.compile(r"^Status: \S+ \S+ (\S+)$", re.MULTILINE)
@@ -33,7 +33,7 @@ _FLOCK = "hhqqi"
 
 
 def find_holder(machine: Machine) -> PackageLock | None:
-    """Return who holds a lock of apt or dpkg; None where nobody does, or only root could see it."""
+    """Return who holds a lock of apt or dpkg; None without a holder that we may see."""
     for path in LOCKS:
         pid = _find_locker(machine.path(path))
         if pid is None:
@@ -50,7 +50,7 @@ def find_holder(machine: Machine) -> PackageLock | None:
 
 
 def _find_locker(path: str) -> int | None:
-    """Return the process that keeps others from a lock; 0 or less where it is none we see."""
+    """Return the process that holds a lock; 0 or less where we see none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -68,9 +68,9 @@ def _find_locker(path: str) -> int | None:
 
 
 def list_unfinished(machine: Machine) -> list[str] | None:
-    """Return packages that dpkg has not finished; None where dpkg is not the manager.
+    """Return packages that dpkg has not finished; None where dpkg is not the package manager.
 
-    Also true of packages that are being installed at this moment: ask for the holder too.
+    Includes packages that are being installed at this moment: check the holder of the lock too.
     """
     status = machine.read("/var/lib/dpkg/status")
     if status is None:
@@ -85,7 +85,7 @@ def list_unfinished(machine: Machine) -> list[str] | None:
 
 
 def main(argv: list[str]) -> int:
-    """`package-manager`: who holds its locks, and what is unfinished, as one JSON object."""
+    """`package-manager`: print who holds its locks, and unfinished packages, as one JSON object."""
     assert not argv  # noqa: S101  (a fault of the caller's)
     machine = Machine()
     found = find_holder(machine)

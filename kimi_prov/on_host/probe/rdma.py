@@ -1,6 +1,6 @@
 """RDMA devices, InfiniBand and RoCE, and which GPUs are near them on the bus.
 
-Files as Documentation/ABI/stable/sysfs-class-infiniband of the kernel describes them.
+The files are described in the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _V2 = "RoCE v2"
 
 
 def list_rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
-    """Return each port of each device; the GID index is that of RoCE and None for InfiniBand.
+    """Return each port of each device; the GID index is for RoCE, None for InfiniBand.
 
-    `gpus`: rows with `index` and `pci`; each port tells the path on the bus to each of them.
+    `gpus`: rows with `index` and `pci`; each port has the path on the bus to each of them.
     """
     found: list[RdmaFacts] = []
     for path in machine.glob(f"{_CLASS}/*/ports/*"):
@@ -62,9 +62,9 @@ def list_rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
 
 
 def _find_gid(machine: Machine, path: str) -> tuple[int, str] | None:
-    """Return index and type of the GID to use: of RoCE v2 where there is one, of IPv4 before IPv6.
+    """Return index and type of the GID to use: RoCE v2 if there is one, IPv4 before IPv6.
 
-    A v2 packet is routed and marked as any of IP; a GID of the link alone reaches no further.
+    A v2 packet is routed and marked like any IP packet; a link-local GID reaches no further.
     """
     found = []
     for file in machine.glob(f"{path}/gids/*"):
@@ -87,7 +87,7 @@ def _find_gid(machine: Machine, path: str) -> tuple[int, str] | None:
 def _find_netdev(
     machine: Machine, path: str, gid: tuple[int, str] | None, device: str, port: int
 ) -> str | None:
-    """Return the interface of the port: by its GID, else by the number it has on the device."""
+    """Return the interface of the port: by its GID, else by its number on the device."""
     named = machine.read(f"{path}/gid_attrs/ndevs/{gid[0]}") if gid else None
     if named:
         return named
@@ -114,7 +114,7 @@ def _describe_distance(machine: Machine, home: str, address: str) -> BusPath | N
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs))
     shared = len(list(pairs))
     if shared > 1:
-        # Below a switch's port on its processor's side lies one port for each device.
+        # A switch has one port towards its processor, and below it one port for each device.
         return "PIX" if max(len(ours), len(theirs)) - shared <= 2 else "PXB"
     if shared == 1:
         return "PHB"

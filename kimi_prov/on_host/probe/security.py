@@ -1,4 +1,4 @@
-"""The kernel's security modules, as far as they may bar what a unit of ours does."""
+"""The kernel's security modules, as far as they may block what one of our units does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SELINUX: dict[str, SelinuxMode] = {"0": "permissive", "1": "enforcing"}
 
 
 def describe_security(machine: Machine) -> SecurityFacts:
-    """Return the modules that are on, SELinux's mode, and enforced profiles of what we run.
+    """Return the active modules, SELinux's mode, and enforced profiles of the programs we run.
 
     `modules` is None where the kernel does not show them, `apparmor_enforced` where its profiles
     cannot be read.

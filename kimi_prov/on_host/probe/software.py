@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts.machine import PackageFacts
     from kimi_prov.on_host.system.machine import Machine
 
-# The versions of these are reported; a plan may read only packages in this list, and those of
-# another Python than the system's.
+# The versions of these are reported; a plan may read only packages in this list, and those of a
+# Python that is not the system's.
 PACKAGES = (
     "ca-certificates",
     "firewalld",
@@ -42,14 +42,14 @@ _STATUS = re.compile(r"^Status: (\S+) (\S+) (\S+)$", re.MULTILINE)
 # Restarts services whose libraries were upgraded, also those of others.
 _NEEDRESTART = os.path.dirname(paths.NEEDRESTART)
 _PERIODIC = re.compile(r"^\s*APT::Periodic::Unattended-Upgrade\s+\"(\w+)\"", re.MULTILINE)
-# Google's images bring these for machines of many nodes; on a single one NCCL fails with them.
+# Google's images have these for machines of many nodes; on a single one NCCL fails with them.
 _GIB = re.compile(r"/gib(/|$)")
 _GIB_FILE = re.compile(r"(?<![a-z])gib(?![a-z])")
 _GIB_FOLDERS = ("/usr/local/gib", "/opt/gib", "/usr/lib/gib")
 
 
 class Packages:
-    """What dpkg has installed, of the packages that interest us."""
+    """The packages of interest that dpkg has installed."""
 
     def __init__(self, machine: Machine) -> None:
         status = machine.read("/var/lib/dpkg/status")
@@ -68,23 +68,23 @@ class Packages:
                 self.installed[name.group(1)] = version.group(1)
 
     def matching(self, pattern: str) -> dict[str, str]:
-        """Installed packages whose name matches, with their version."""
+        """Return installed packages whose name matches, with their version."""
         known = re.compile(pattern)
         return {name: v for name, v in sorted(self.installed.items()) if known.fullmatch(name)}
 
     def version(self, pattern: str) -> str | None:
-        """Version of upstream of the first such package: `580.159.04` of `580.159.04-1`."""
+        """Return the upstream version of the first such package: `580.159.04` of `580.159.04-1`."""
         found = next(iter(self.matching(pattern).values()), None)
         return re.sub(r"^\d+:|-[^-]*$", "", found) if found else None
 
     def list_held(self, pattern: str) -> bool | None:
-        """Whether every such package is held back from upgrades; None where there is none."""
+        """Return whether every such package is held back from upgrades; None without any."""
         found = self.matching(pattern)
         return all(name in self.on_hold for name in found) if found else None
 
 
 def describe_packages(machine: Machine, found: Packages) -> PackageFacts:
-    """Installed packages of interest with their version; None where dpkg is not the manager."""
+    """Return installed packages of interest with their version; None without dpkg."""
     if not found.known:
         return {
             "installed": None,
@@ -109,7 +109,7 @@ def describe_packages(machine: Machine, found: Packages) -> PackageFacts:
 
 
 def _has_unattended_upgrades(machine: Machine, found: Packages) -> bool | None:
-    """Whether the system upgrades itself: the package is there and its switch, read last, is on."""
+    """Return whether the system upgrades itself: the package exists and its last switch is on."""
     if "unattended-upgrades" not in found.installed:
         return False
     switch = None
@@ -120,7 +120,7 @@ def _has_unattended_upgrades(machine: Machine, found: Packages) -> bool | None:
 
 
 def read_loader(machine: Machine) -> dict[str, list[str]] | None:
-    """Folders that each file of /etc/ld.so.conf.d gives to the dynamic loader."""
+    """Return the folders that each file of /etc/ld.so.conf.d gives to the dynamic loader."""
     if not machine.exists("/etc/ld.so.conf.d"):
         return None
     return {
@@ -130,7 +130,7 @@ def read_loader(machine: Machine) -> dict[str, list[str]] | None:
 
 
 def describe_gib(machine: Machine, configured: dict[str, list[str]] | None) -> GibFacts | None:
-    """Google's NCCL plugins, wherever the loader may find them; None where nothing can be seen."""
+    """Return Google's NCCL plugins wherever the loader may find them; None where unknown."""
     if configured is None:
         return None
     files = sorted(

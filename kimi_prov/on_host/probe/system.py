@@ -63,7 +63,7 @@ def describe_host(machine: Machine) -> HostFacts:
         or _find_virtualization(machine, "--container"),
         "systemd_version": int(version.group(1)) if version else None,
         "systemd_running": machine.exists("/run/systemd/system") if machine.live else None,
-        # Tells machines apart and shows when two names are one machine, without telling the id.
+        # Identifies a machine, also under two names, without disclosing the id.
         "machine_id_hash": hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
         if identity
         else None,
@@ -73,7 +73,7 @@ def describe_host(machine: Machine) -> HostFacts:
 
 
 def _has_secure_boot(machine: Machine) -> bool | None:
-    """Whether the firmware lets only signed modules in; a machine without EFI has no such thing."""
+    """Return whether the firmware accepts only signed modules; None without EFI."""
     if not machine.exists("/sys/firmware"):
         return None
     if not machine.exists("/sys/firmware/efi"):
@@ -85,7 +85,7 @@ def _has_secure_boot(machine: Machine) -> bool | None:
 
 
 def describe_python(machine: Machine) -> PythonFacts:
-    """Return the Python that runs the probe, and others that an engine could be installed for."""
+    """Return the Python that runs the probe, and others for which an engine could be installed."""
     others: list[OtherPython] = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
         for path in machine.glob("/usr/bin/python3.*")
@@ -102,7 +102,7 @@ def describe_python(machine: Machine) -> PythonFacts:
 
 
 def read_shm_bytes(machine: Machine) -> int | None:
-    """Size of /dev/shm, through which an engine's processes talk."""
+    """Return the size of /dev/shm, through which an engine's processes communicate."""
     place = "/dev/shm"  # noqa: S108
     return _measure_space(machine, place)[0] if machine.exists(place) else None
 
@@ -142,12 +142,12 @@ def list_filesystems(machine: Machine) -> list[FilesystemFacts]:
 
 
 def _may_root_write(machine: Machine, path: str) -> bool | None:
-    """Ask the kernel, and it the server of a network file system; None where we are not root."""
+    """Measure at the kernel, which asks the server of a network file system; None without root."""
     return os.access(path, os.W_OK) if machine.live and os.geteuid() == 0 else None
 
 
 def describe_tunables(machine: Machine) -> TunableFacts:
-    """Kernel settings that the plan may want changed, and whether this machine allows it."""
+    """Return kernel settings that the plan may change, and whether this machine allows it."""
     sysctl: dict[str, SysctlFacts] = {}
     for name in SYSCTLS:
         path = "/proc/sys/" + name.replace(".", "/")
@@ -178,15 +178,15 @@ def _read_choice(machine: Machine, path: str, *, bracketed: bool) -> ChoiceFacts
 
 
 def _read_nofile(machine: Machine) -> int | None:
-    """Open files that the first process may have at most: a unit cannot be given more."""
+    """Return the open files that the first process may have: a unit cannot be given more."""
     match = re.search(r"Max open files\s+\d+\s+(\d+)", machine.read("/proc/1/limits") or "")
     return int(match.group(1)) if match else None
 
 
 def _is_writable(machine: Machine, path: str) -> bool | None:
-    """Whether root could change it: not on a read-only mount, and not another namespace's.
+    """Return whether root could change it: not on a read-only mount, nor in another namespace.
 
-    Asked of the mount and the owner, not of our own rights: the probe needs no root.
+    The mount and the owner are checked, not our own rights: the probe needs no root.
     """
     if not machine.live:
         return None
@@ -227,7 +227,7 @@ def _find_hypervisor(machine: Machine) -> str | None:
 
 
 def find_cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
-    """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
+    """Return systemd's control groups: unified (v2), legacy (v1), hybrid; None if unknown."""
     mounted = list_mounts(machine)
     kind = mounted.get("/sys/fs/cgroup", (None, None))[1]
     if kind == "cgroup2":
@@ -238,7 +238,7 @@ def find_cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
 
 
 def list_mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
-    """Map mount point to (device, kind, options); a later one on a point hides the earlier.
+    """Map mount point to (device, kind, options); a later mount on a point hides the earlier.
 
     `process`: whose mounts; a unit's own may be read-only where the machine's are not.
     """
@@ -248,7 +248,7 @@ def list_mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
         words, tail = left.split(), right.split()
         if mark and len(words) > 4 and len(tail) > 1:
             point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), words[4])
-            # Of the mount itself, and of the file system whatever its mounts.
+            # Options of the mount itself, and of the file system for all its mounts.
             options = {*",".join([*words[5:6], *tail[2:3]]).split(",")}
             found[point] = (tail[1], tail[0], [name for name in _TELLING if name in options])
     return found
@@ -259,7 +259,7 @@ def _is_below(path: str, mount: str) -> bool:
 
 
 def _measure_space(machine: Machine, path: str) -> tuple[int | None, int | None]:
-    """Measure the whole and the free bytes of a path's file system; None where it is not told."""
+    """Return the total and free bytes of a path's file system; None where they are unknown."""
     try:
         sizes = os.statvfs(machine.path(path))
     except OSError:

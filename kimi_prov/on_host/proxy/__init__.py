@@ -1,1 +1,1 @@
-"""The proxy's files and the running proxy: converged, rejoined, certificates renewed by ACME."""
+"""The proxy's files and the running proxy: convergence, rejoining, certificates by ACME."""

@@ -1,7 +1,8 @@
 """Orders the certificate from an authority that speaks ACME (RFC 8555), by certbot.
 
-Root decides, opens the port and installs; certbot, which reads what the authority answers, runs as
-a user of its own that can do neither. What is in place stays until a new one has come.
+Root decides, opens the port and installs the certificate. certbot, which reads the authority's
+answers, runs as its own user, who may do neither. The present certificate stays until a new one has
+come.
 
 Decides: when a certificate is ordered, and when its end is reported (the order).
 """
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 PORT = 80
 SET = "challenge"
 LINEAGE = "kimi"
-# A program that writes records may wait for a zone to spread.
+# A hook that writes DNS records may wait until the zone has spread.
 CERTBOT_TIMEOUT_S = 840.0
-# The port closes by itself after that, whatever became of the order.
+# The port closes by itself after that, whatever the result of the order.
 OPEN_S = 900
 LOG_BYTES = 256 << 10
 CHAIN_BYTES = 256 << 10
@@ -55,7 +56,7 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def build_command(settings: dict[str, Any], home: str) -> list[str]:
-    """Return certbot's command line for an order; `home`: the directory that is certbot's own."""
+    """Return certbot's command line for an order; `home`: certbot's own directory."""
     challenge = settings["challenge"]
     if challenge == "http-01":
         how = ["--standalone", "--http-01-address", "127.0.0.1"]
@@ -84,7 +85,7 @@ def _build_account_options(settings: dict[str, Any], home: str) -> list[str]:
 
 
 class Client:
-    """certbot, run as its user in its directory."""
+    """certbot, run as its own user in its directory."""
 
     def __init__(self, paths: Paths, settings: dict[str, Any]) -> None:
         self.paths = paths
@@ -107,12 +108,12 @@ class Client:
         }
 
     def run(self, *argv: str) -> str:
-        """Run a command as the user; returns what it wrote. Keeps `problem` where it failed."""
+        """Run a command as the user; return its output. Stores `problem` where it failed."""
         done = run(
             *argv, env=self._environment(), timeout=CERTBOT_TIMEOUT_S, cwd="/", user=self.user
         )
         if isinstance(done, Unfinished):
-            # It may have written no log: what is there can be of an order before.
+            # If it wrote no log, the present log may be from an earlier order.
             timed_out = done.returncode == TIMED_OUT
             self.problem = acme_problem.explain_unfinished(
                 done.stderr, self.settings, timed_out=timed_out
@@ -129,9 +130,9 @@ class Client:
         return done.stdout
 
     def order(self, known: dict[str, Any]) -> str:
-        """Order the certificate; returns chain and key as one PEM text.
+        """Order the certificate; return chain and key as one PEM text.
 
-        `known`: the authority and contact of the last one. Raises HostError with the cause.
+        `known`: authority and contact of the last order. Raises HostError with the cause.
         """
         make_own(self.home, self.user)
         if self.settings["ca_bundle"]:
@@ -139,7 +140,7 @@ class Client:
             write_atomic(self.paths.acme / "ca-bundle.pem", bundle, 0o644)
         same = known.get("directory_url") == self.settings["directory_url"]
         if same and known.get("contact") != self.settings["contact"]:
-            # Only the authority loses by an address that is out of date: an order goes on.
+            # An outdated contact address harms only the authority: the order goes on.
             self.run("certbot", "update_account", *_build_account_options(self.settings, self.home))
         self.run(*build_command(self.settings, self.home))
         if self.problem.get("kind") == "account" and self.forget():
@@ -156,7 +157,7 @@ class Client:
         return there and run("rm", "-rf", "--", kept, user=self.user, cwd="/").returncode == 0
 
     def issued(self) -> str:
-        """Return chain and key that certbot keeps, as one PEM text; read as its user."""
+        """Return the chain and key that certbot stored, as one PEM text; read as its user."""
         live = self.home + "/config/live/" + LINEAGE
         parts = []
         for name in ("fullchain.pem", "privkey.pem"):
@@ -175,7 +176,7 @@ class Client:
 
 
 def make_own(path: str, user: pwd.struct_passwd) -> None:
-    """Make the directory that is the user's own."""
+    """Make the directory, owned by the user."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     if os.geteuid() == 0:
@@ -184,7 +185,7 @@ def make_own(path: str, user: pwd.struct_passwd) -> None:
 
 @contextlib.contextmanager
 def open_challenge_port(settings: dict[str, Any]) -> Iterator[None]:
-    """Let port 80 in while a challenge may come; it closes by itself if we are killed."""
+    """Open port 80 while a challenge may come; it closes by itself if this process is killed."""
     if settings["challenge"] != "http-01":
         yield
         return
@@ -202,26 +203,26 @@ def open_challenge_port(settings: dict[str, Any]) -> Iterator[None]:
 
 
 def close_challenge_port() -> None:
-    """Let port 80 in no longer."""
+    """Close port 80."""
     run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, f"{{ {PORT} }}")
 
 
 def read_current(paths: Paths) -> certificate.Certificate | None:
-    """Return the certificate that was issued last, None where none was."""
+    """Return the certificate that was issued last, None without one."""
     pem = read_text(paths.acme_pem)
     return certificate.read(pem) if pem else None
 
 
 def explain_order(paths: Paths, settings: dict[str, Any], now: int) -> str:
-    """Say why there is something to order now, empty where there is not."""
+    """Return why a certificate is to be ordered now, empty where none is."""
     record = read_json(paths.acme_state)
     return certificate.explain_order(read_current(paths), record.get("issued") or {}, settings, now)
 
 
 def order(paths: Paths) -> dict[str, Any]:
-    """Order a certificate where one is due and have the proxy use it.
+    """Order a certificate where one is due and make the proxy use it.
 
-    Raises HostError with the cause where none came; what was in use stays in use.
+    Raises HostError with the cause on failure; the certificate in use stays in use.
     """
     settings = read_json(paths.acme_settings)
     if not settings:
@@ -248,22 +249,23 @@ def order(paths: Paths) -> dict[str, Any]:
 
 
 def settle_record(paths: Paths) -> None:
-    """Where what is wanted is there, an order that failed for something else is of no account."""
+    """Forget a failed order where the present certificate is the one that is set."""
     record = read_json(paths.acme_state)
     if record.get("problem"):
         save_record(paths, {**record, "problem": None})
 
 
 def save_record(paths: Paths, record: dict[str, Any]) -> None:
-    """Record what came of an order."""
+    """Record the result of an order."""
     make_directory(paths.state, 0o700)
     write_json(str(paths.acme_state), record, mode=0o600)
 
 
 def use_issued(paths: Paths) -> bool:
-    """Have the proxy use what was issued; True where it did not. One that is stopped stays so.
+    """Make a running proxy use the issued certificate; return True where it did not.
 
-    Nothing where another certificate was set while this one was ordered.
+    A stopped proxy stays stopped. Does nothing where another certificate was set while this one
+    was ordered.
     """
     if not paths.acme_settings.exists():
         return False
@@ -276,8 +278,8 @@ def use_issued(paths: Paths) -> bool:
 def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> AcmeAnswer:
     """Converge to {"acme": the plan's, None for none, "hook": a program's text or None}.
 
-    Orders what is due by its unit. Where a renewal fails, and what is in use is good for the same
-    names, that is a warning: {"changed", "ordered", "warning"}. Raises HostError where it is not.
+    Orders by its unit what is due. A failed renewal is a warning while the certificate in use is
+    valid for the same names: {"changed", "ordered", "warning"}. Otherwise HostError is raised.
     """
     settings = wanted["acme"]
     if settings is None:
@@ -301,10 +303,10 @@ def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> Acme
 
 
 def _run_order(paths: Paths, settings: dict[str, Any]) -> str | None:
-    """Run the unit to its end; says what failed where that can wait."""
+    """Run the unit to its end; return a failure that can wait."""
     start = ("systemctl", "start", unit_names.ACME)
     if units.read_states(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
-        # The timer began before us, perhaps with what was wanted then: this waits for its end.
+        # The timer may have started it before, with earlier settings: wait for its end.
         run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
     started = int(time.time())
     if explain_order(paths, settings, started):
@@ -322,14 +324,14 @@ def _run_order(paths: Paths, settings: dict[str, Any]) -> str | None:
     problem = record.get("problem")
     if not problem:
         raise HostError(
-            f"a certificate came, and it is to be ordered again: {left}",
+            f"a certificate came, and another order is due: {left}",
             "compare `date -u` with another machine's clock, and correct the one that is wrong",
         )
     found = read_current(paths)
     good = found is not None and found.not_after > time.time()
     if good and found is not None and set(settings["names"]) <= set(found.names):
         ends = certificate.format_time(found.not_after)
-        return f"{problem['message']}; {problem['fix']}; what is in use ends on {ends}"
+        return f"{problem['message']}; {problem['fix']}; the certificate in use ends on {ends}"
     raise HostError(
         f"no certificate for {', '.join(settings['names'])}: {problem['message']}", problem["fix"]
     )
@@ -338,7 +340,7 @@ def _run_order(paths: Paths, settings: dict[str, Any]) -> str | None:
 def install(
     paths: Paths, settings: dict[str, Any], hook: str | None, *, check: bool = False
 ) -> bool:
-    """Write what the unit reads; True where something differed."""
+    """Write the unit's files; return True where something differed."""
     made = make_directory(paths.acme, 0o750, layout.ACME_USER, check=check)
     text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
     made |= _write(paths.acme_settings, text, 0o600, "root", check=check)
@@ -363,8 +365,8 @@ def _write(path: Path, text: str, mode: int, group: str, *, check: bool) -> bool
 
 
 def stop_ordering(paths: Paths, *, check: bool = False) -> bool:
-    """Order no longer; account and certificates stay. True where something was in place."""
-    # The timer's last: by it the next run sees what one that was killed left.
+    """Stop to order; keep account and certificates. Returns True where something was in place."""
+    # The timer is removed last: it shows the next run what a killed run left.
     files = [paths.units / name for name in (unit_names.ACME, unit_names.ACME_TIMER)]
     found = [path for path in [paths.acme_settings, *files] if path.exists()]
     if found and not check:
@@ -377,7 +379,7 @@ def stop_ordering(paths: Paths, *, check: bool = False) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`acme` orders what is due, `acme close` shuts the port, `acme ensure [--check] < WANTED`."""
+    """`acme`: order; `acme close`: close the port; `acme ensure [--check] < SETTINGS`."""
     if argv[:1] == ["close"]:
         close_challenge_port()
         return answer({"ok": True})

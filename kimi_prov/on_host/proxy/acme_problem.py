@@ -1,7 +1,7 @@
-"""Why certbot brought no certificate: what it wrote, as one cause with one fix.
+"""Why certbot got no certificate: its output, as one cause with one fix.
 
-The authority's own words are in certbot's log alone: certbot 2.1 under Python 3.11 fails while it
-would print them ("AttributeError: can't set attribute").
+The authority's own words are only in certbot's log: certbot 2.1 under Python 3.11 fails when it
+prints them ("AttributeError: can't set attribute").
 
 Decides: when a certificate is ordered, and when its end is reported (why an order failed).
 """
@@ -17,11 +17,11 @@ from kimi_prov.contract import clean_text
 if TYPE_CHECKING:
     from kimi_prov.contract.errors import HostError
 
-# The types of problem documents (RFC 8555, section 6.7) that somebody can do something about.
+# The types of problem documents (RFC 8555, section 6.7) for which there is a fix.
 _AUTHORITY = {
     "rateLimited": (
         "rate-limit",
-        "wait as long as it says: a try before that counts; until then set kimi_tls: self-signed",
+        "wait as long as it says, an early try counts again; meanwhile set kimi_tls: self-signed",
     ),
     "rejectedIdentifier": (
         "refused",
@@ -35,7 +35,7 @@ _AUTHORITY = {
     "accountDoesNotExist": ("account", "run `kimi-prov apply`: it registers a new account"),
     "externalAccountRequired": (
         "account",
-        "set another kimi_acme_directory_url, or bring the certificate by kimi_tls: files",
+        "set another kimi_acme_directory_url, or give a certificate with kimi_tls: files",
     ),
     "invalidContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
     "unsupportedContact": ("contact", "set kimi_acme_contact to an address that receives mail"),
@@ -44,12 +44,12 @@ _AUTHORITY = {
 }
 _CHALLENGE = frozenset({"connection", "dns", "unauthorized", "incorrectResponse", "tls"})
 _ANSWERED = {
-    "http-01": "let the names in kimi_tls_names lead to this machine, and let the authority reach "
+    "http-01": "make the names in kimi_tls_names resolve to this machine, and the authority reach "
     "its port 80 through every firewall and router before it; then `kimi-prov apply`",
-    "dns-01": "look at what kimi_acme_dns_hook does: the record _acme-challenge of the name has to "
-    "be seen by the authority when the program ends; then `kimi-prov apply`",
+    "dns-01": "check kimi_acme_dns_hook: the authority has to see the "
+    "record _acme-challenge of the name when the program ends; then `kimi-prov apply`",
 }
-# Words of an error that is no problem document, what it is, and what to do.
+# Pattern of an error that is no problem document, its description, and the fix.
 _WORDS = (
     (
         "certificate verify failed",
@@ -71,7 +71,7 @@ _WORDS = (
         "port",
         "end the program that has that port (ss -ltnp), or set another kimi_port",
     ),
-    ("No space left on device", "disk", "free room on the disk of /var/lib/kimi"),
+    ("No space left on device", "disk", "free space on the disk of /var/lib/kimi"),
 )
 _UNREACHED = re.compile(
     r"Requesting [^\n]*|[^\n]*(?:ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|timed out)"
@@ -80,10 +80,10 @@ _UNREACHED = re.compile(
 _TYPE = re.compile(r'"type":\s*"urn:ietf:params:acme:error:(\w+)"')
 _DETAIL = re.compile(r'"detail":\s*("(?:[^"\\]|\\.)*")')
 _HOOK = re.compile(r"--manual-auth-hook[^\n]*(?:error code|ran with error|returned)[^\n]*", re.I)
-# Fresh nonces are asked for by themselves.
+# certbot requests new nonces by itself.
 _HARMLESS = frozenset({"badNonce"})
 READ_LOG = "read the log of certbot on the machine, /var/lib/kimi/acme/client/logs/letsencrypt.log"
-# How far a problem's parts lie apart.
+# Characters within which the parts of one problem lie.
 _MAX_LOG_TAIL = 20_000
 _MAX_DETAILS = 3
 _MAX_LENGTH = 400
@@ -92,7 +92,7 @@ _MAX_LENGTH = 400
 def explain_failure(output: str, log: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return {"kind", "message", "fix"} for a run of certbot that failed.
 
-    `output`: what it printed, `log`: the end of its log, `settings`: what was to be ordered.
+    `output`: what it printed, `log`: the end of its log, `settings`: the order.
     """
     told = _parse_problems(log)
     if told:
@@ -120,19 +120,19 @@ def explain_failure(output: str, log: str, settings: dict[str, Any]) -> dict[str
 
 
 def explain_unfinished(said: str, settings: dict[str, Any], *, timed_out: bool) -> dict[str, Any]:
-    """Return the same for a run that did not come to its end, or did not begin; `said`: why."""
+    """Return the same for a run that did not end, or did not start; `said`: why."""
     if not timed_out:
         return _build_problem(
             "failed", said, "install it again: apt-get install --reinstall certbot"
         )
     fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
     if settings["challenge"] == "dns-01":
-        fix = "have kimi_acme_dns_hook end sooner; else " + fix
+        fix = "make kimi_acme_dns_hook faster; else " + fix
     return _build_problem("timeout", "the order took too long and was ended", fix)
 
 
 def from_host_error(error: HostError) -> dict[str, Any]:
-    """Return the same for what hindered an order on the machine."""
+    """Return the same for a failure on the machine itself."""
     return _build_problem("failed", error.message, error.fix or READ_LOG)
 
 
@@ -164,7 +164,7 @@ def _parse_text(literal: str) -> str:
 
 
 def _find_cause(output: str) -> str:
-    """Return the line of certbot's output that says most: the one after its general remark."""
+    """Return the most specific line of certbot's output: the one after its general remark."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("Ask for help", "Saving debug log"))]
     for number, line in enumerate(lines[:-1]):

@@ -1,7 +1,7 @@
 """Installs the proxy's certificate and keys, and makes the running proxy use them.
 
-The running proxy itself is queried; nothing is concluded from what a play has just changed:
-a run that was killed between a file and its reload is completed by the next one.
+The running proxy itself is queried, whatever the play has just changed: a run that was killed
+between a file and its reload is completed by the next one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import Applied, ProxyAnswer, PublishedKeys
 
 TAKE_OVER_S = 10.0
-# Longer than another takes over a start, a restart or a reload.
+# Seconds; another run takes less for a start, a restart or a reload.
 OTHER_S = 120.0
-# Of a host that no client asks.
+# Settings of a host that no client asks.
 _REMOVE = "remove"
 _NO_KEYS: PublishedKeys = {
     "changed": False,
@@ -47,16 +47,16 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Pr
     """Converge certificate and keys to `settings`.
 
     These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, null where no API is served,
-    "page": whether there is one, "metrics": null, or {"sha256": of the key that was given, else
-    null}, "gateways": as `keys.ensure` takes them, "hosts": of a gateway, the certificate of each
-    host behind it by the name of its server, null where this run did not reach it, "shares_page":
-    whether another gateway hands its clients on to the page here}. The machine key is made where
-    there is none. The running proxy takes new keys over at once; a new certificate waits for
-    `converge`. `converged`: whether the proxy runs what is in place, which saves a second query.
+    "page": whether there is a web UI, "metrics": null, or {"sha256": of the given key, else null},
+    "gateways": as `keys.ensure` takes them, "hosts": on a gateway, the certificate of each host
+    behind it by the name of its server, null where this run did not reach it, "shares_page":
+    whether another gateway passes its clients on to the web UI here}. The machine key is made if
+    there is none. The running proxy takes new keys at once; a new certificate waits for `converge`.
+    `converged`: whether the proxy runs what is in place, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     if settings["tls"]["mode"] != "acme" and not check:
-        # An order under way would put its certificate in the place of this one.
+        # An order under way would replace this certificate by its own.
         remove(str(paths.acme_settings))
     certificate = tls.ensure(paths, settings["tls"], check=check)
     page = bool(settings.get("page"))
@@ -89,10 +89,10 @@ def _hash_files(*files: Path) -> str:
 
 
 def compute_digest(paths: Paths) -> str:
-    """Return the stamp of what should run: of the unit, then of what the configuration reads."""
+    """Return the planned config digest: of the unit, then of what the configuration reads."""
     unit = _hash_files(paths.units / unit_names.PROXY)
     read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
-    # Where there is one: without metrics the stamp is as it was.
+    # Only with metrics: without them the digest stays as it was.
     read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
     read += pins.list_files(paths)
     read += [paths.key_limits] if paths.key_limits.exists() else []
@@ -108,7 +108,7 @@ def _read_running_digest(paths: Paths) -> str:
 
 
 def decide_action(running: str, wanted: str, *, active: bool) -> str:
-    """Decide how to get from what runs to what should: start, restart, reload or nothing."""
+    """Decide how the running proxy is changed: start, restart, reload or nothing."""
     if not active:
         return "start"
     if running.partition("-")[0] != wanted.partition("-")[0]:
@@ -117,7 +117,7 @@ def decide_action(running: str, wanted: str, *, active: bool) -> str:
 
 
 def is_converged(paths: Paths) -> bool:
-    """Whether `converge` would find nothing to do."""
+    """Return whether `converge` would find nothing to do."""
     unit = units.read_states(unit_names.PROXY).get(unit_names.PROXY, {})
     if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
         return False
@@ -127,15 +127,15 @@ def is_converged(paths: Paths) -> bool:
 
 
 def serves_api(paths: Paths) -> bool:
-    """Whether clients are served by the configuration that is in place, or metrics alone."""
+    """Return whether the configuration in place serves clients, or only metrics."""
     return str(paths.key_map) in read_text(paths.proxy_config)
 
 
 def _decide_counter_action(paths: Paths) -> str:
-    """Return what makes the counter run as it should: start, restart, remove, or nothing."""
+    """Return what the counter needs: start, restart, remove, or nothing."""
     name = unit_names.USAGE
     if not (paths.units / name).exists():
-        # Its role writes it first.
+        # Its role writes the unit first.
         return ""
     if not serves_api(paths):
         return _REMOVE
@@ -149,7 +149,7 @@ def _decide_counter_action(paths: Paths) -> str:
 def converge(paths: Paths, *, check: bool = False) -> Applied:
     """Make the proxy run the configuration, certificate and keys that are in place.
 
-    One at a time: an apply and the timer of the certificate would each wait for its own stamp.
+    One run at a time: an apply and the timer of the certificate would each wait for its own digest.
     """
     if check:
         return _converge(paths, check=True)
@@ -166,7 +166,7 @@ def converge(paths: Paths, *, check: bool = False) -> Applied:
 
 
 def _converge(paths: Paths, *, check: bool) -> Applied:
-    # First: what comes in is counted from its first request on.
+    # First the counter: it counts from the first request on.
     counting = _decide_counter_action(paths)
     if counting and counting != _REMOVE and not check:
         units.converge(unit_names.USAGE)
@@ -218,10 +218,10 @@ def _wait_for_worker(paths: Paths, wanted: str) -> None:
 
 
 def remove_proxy(paths: Paths, *, check: bool = False) -> Applied:
-    """Take the proxy away where nobody asks for anything any more: its unit and configuration.
+    """Remove the proxy where nothing uses it any more: its unit and configuration.
 
-    Keys, certificate and what was used stay for the day on which this host serves again; `destroy`
-    takes them.
+    Keys, certificate and counts stay for the time when this host serves again; `destroy` removes
+    them.
     """
     if not (paths.units / unit_names.PROXY).exists():
         return {"changed": False, "did": "nothing"}
@@ -235,7 +235,7 @@ def _remove_units(paths: Paths, *wanted: str, files: tuple[Path, ...] = ()) -> N
     """Stop units and remove them and `files`; a run that is killed is completed by the next."""
     names = [name for name in wanted if (paths.units / name).exists()]
     units.run_systemctl("disable", "--now", *names)
-    # Units are last, in their order: by them the next run sees that something is left.
+    # Units are removed last, in their order: they show the next run that something is left.
     for path in (*files, *(paths.units / name for name in names)):
         remove(str(path))
     units.run_systemctl("daemon-reload")

@@ -1,7 +1,7 @@
-"""What gateways and the hosts behind them have to know of each other.
+"""Certificates and keys by which gateways and the hosts behind them know each other.
 
-A gateway trusts at a host the certificate that the host has, and no authority; a host lets the
-gateway in by the hash of its key.
+For each host a gateway trusts exactly that host's certificate, and no authority; a host accepts the
+gateway by the hash of its key.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _END = ".crt"
 
 
 def list_files(paths: Paths) -> list[Path]:
-    """Return the certificates of hosts that are kept, by name."""
+    """Return the stored certificates of hosts, by name."""
     return sorted(paths.hosts.glob(f"*{_END}"))
 
 
 def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool = False) -> bool:
-    """Keep the certificate of each host by the name of its server; True where one changed.
+    """Store the certificate of each host by the name of its server; return True where one changed.
 
-    None for a host that this run did not reach: what was known stays. Others go.
+    None for a host that this run did not reach: its known certificate stays. Others are removed.
     """
     changed = False
     for path in list_files(paths):
@@ -52,7 +52,7 @@ def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool 
 
 
 def save_certificate(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bool:
-    """Keep the certificate of one host, where it is given; True where it is another."""
+    """Store the certificate of one host, where it is given; return True where it differs."""
     place, public = paths.hosts / f"{name}{_END}", tls.extract_certificates(pem or "")
     if not public or read_text(place) == public:
         return False
@@ -62,9 +62,10 @@ def save_certificate(paths: Paths, name: str, pem: str | None, *, check: bool = 
 
 
 def ensure_web_ui_certificate(paths: Paths, *, shared: bool, check: bool = False) -> bool:
-    """Have the certificate for the other gateway where the page is `shared` with it, else none.
+    """Store the certificate for the other gateway where the web UI is `shared` with it, else none.
 
-    True where that changes. The one that clients see may be ordered, and change by itself.
+    Returns True where that changes. The clients' own certificate may be ordered, and change by
+    itself.
     """
     have = read_text(paths.page_pem)
     if bool(have) == shared and (not shared or tls.is_lasting(have)):
@@ -80,14 +81,14 @@ def ensure_web_ui_certificate(paths: Paths, *, shared: bool, check: bool = False
 
 
 def read_pins(paths: Paths) -> PinsAnswer:
-    """Return {"certificate", "key_sha256", "page_certificate": null without a shared page}.
+    """Return {"certificate", "key_sha256", "page_certificate": null without a shared web UI}.
 
     Raises HostError where there is no proxy yet.
     """
     pem = read_text(paths.tls_crt)
     if not pem:
         raise HostError(
-            f"{paths.tls_crt}: there is no certificate of the proxy", "run `kimi-prov apply`"
+            f"{paths.tls_crt}: the proxy has no certificate yet", "run `kimi-prov apply`"
         )
     return {
         "certificate": pem,
@@ -97,6 +98,6 @@ def read_pins(paths: Paths) -> PinsAnswer:
 
 
 def main(argv: list[str]) -> int:
-    """`gateway-door`: one JSON object, with nothing secret in it."""
+    """`gateway-door`: print one JSON object without secrets."""
     del argv
     return answer({"ok": True, **read_pins(Paths())})

@@ -1,4 +1,4 @@
-"""On a gateway: take a machine's certificate over, and wait until requests go there again."""
+"""On a gateway: store a machine's new certificate, and wait until it gets requests again."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _POLL_INTERVAL_S = 0.2
 def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
 
-    `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;
-    `address` and `port` where they are planned: other ones hold from now on, and the gateway's own
-    turn, which comes after all machines, writes them down. Raises HostError where the gateway does
-    not send there in time.
+    `request`: `host`, its `certificate` (PEM, or null for the known one) and `timeout_s`; `address`
+    and `port` where they are planned: new ones take effect at once, and the gateway's own batch,
+    which comes after all machines, writes them to its files. Raises HostError where the gateway
+    does not send requests there in time.
     """
     plan = plans.read_plan(paths.plan)
     host = str(request["host"])
@@ -39,7 +39,7 @@ def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
         return {"asked": False, "changed": False}
     server = str(row["server"])
     changed = pins.save_certificate(paths, server, request.get("certificate"))
-    # One that does not run would start after all machines: it sees none of them till then.
+    # A stopped proxy starts after all machines: until then it sees none of them.
     if changed or not paths.socket.exists():
         converge.converge(paths)
     address, port = request.get("address") or row["address"], request.get("port") or row["port"]
@@ -49,8 +49,8 @@ def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     while not _is_sent_requests(paths, server):
         if time.monotonic() > end:
             raise HostError(
-                f"{plan['gateway']['name']} sends nothing to {host}, which answers by itself: it "
-                f"is {_describe_state(paths, server)} there",
+                f"{plan['gateway']['name']} sends no requests to {host}, which answers by itself: "
+                f"it is {_describe_state(paths, server)} there",
                 f"look at the line of {host}:  kimi-prov status INVENTORY",
             )
         time.sleep(_POLL_INTERVAL_S)
@@ -69,7 +69,7 @@ def _is_sent_requests(paths: Paths, server: str) -> bool:
 
 
 def _describe_state(paths: Paths, server: str) -> str:
-    """Return how HAProxy sees a server to which it does not send, in a word or a few."""
+    """Return in a few words how HAProxy sees a server to which it sends no requests."""
     try:
         seen = {str(row["name"]): str(row["status"]) for row in haproxy.list_servers(paths.socket)}
     except OSError:
@@ -79,6 +79,6 @@ def _describe_state(paths: Paths, server: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """`gateway-return`: the request by standard input."""
+    """`gateway-return`: read the request from standard input."""
     del argv
     return answer({"ok": True, **wait_for_machine(Paths(), json.load(sys.stdin))})

@@ -1,1 +1,1 @@
-"""What runs on this machine now, and what a gateway sends where."""
+"""The present state of this machine, and where a gateway sends requests."""

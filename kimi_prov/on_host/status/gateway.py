@@ -1,4 +1,4 @@
-"""What `status` tells of a gateway: which hosts it sends to, and who has the shared address."""
+"""A gateway's part of `status`: the hosts it sends to, and whether it has the shared address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 UP = "UP"
-# As the alert has it.
+# The same limit as in the alert.
 MAX_CLOCK_SKEW_S = 5.0
 _UNITS = (
     *(unit_names.PROXY, unit_names.USAGE, unit_names.FIREWALL, unit_names.GATEWAY_ADDRESS),
@@ -51,14 +51,14 @@ def describe_hosts(paths: Paths, plan: GatewayPlan) -> list[HostBehind]:
 
 
 def has_address(address: str) -> bool:
-    """Whether this host has an address now."""
+    """Return whether this host has an address now."""
     listed = run("ip", "-o", "address", "show", "to", address)
     return listed.returncode == 0 and bool(listed.stdout.strip())
 
 
 def list_warnings(paths: Paths, behind: list[HostBehind], servers: list[str]) -> list[str]:
-    """Say what will keep requests from a machine, or is counted wrongly, before it does."""
-    # The counter's code asks the proxy's: not at the top.
+    """Return warnings about what will keep requests from a machine, or is counted wrongly."""
+    # The counter's code imports the proxy's: not at the top.
     from kimi_prov.on_host.usage import machines  # noqa: PLC0415
 
     found = []

@@ -1,4 +1,4 @@
-"""What GPUs are at now, as `status` shows it."""
+"""The present state of GPUs, as `status` shows it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WORDS = {
 
 
 def read() -> tuple[list[GpuNow] | None, str]:
-    """Return a row for each GPU, None with the reason where they are not told; [] without any."""
+    """Return a row for each GPU, None with the reason where they are unknown; [] without any."""
     found, problem = gpu_load.read(_TIMEOUT_S)
     return None if found is None else [build_row(card) for card in found], problem
 
 
 def build_row(card: gpu_load.GpuNow) -> GpuNow:
-    """Return one GPU; what it does not tell is null. Units are in the keys."""
+    """Return one GPU; unknown values are null. Units are in the keys."""
     return {
         "index": card.index,
         "name": card.name,

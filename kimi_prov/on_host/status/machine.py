@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from kimi_prov.contract.documents.status.monitor import MetricsStatus
 
-# Of a certificate, when clients take none like it.
+# States of a certificate that clients do not accept.
 _REFUSED = {
     "expired": "; the certificate has ended",
     "early": "; the certificate is not valid yet",
@@ -84,7 +84,7 @@ SUPPORT = (
 
 
 def measure_disk(path: Path) -> MountedRamDisk | None:
-    """Size and use of the file system mounted at `path` in bytes; None when nothing is mounted."""
+    """Return size and use of the file system mounted at `path` in bytes; None without a mount."""
     if not os.path.ismount(str(path)):
         return None
     info = os.statvfs(str(path))
@@ -93,7 +93,7 @@ def measure_disk(path: Path) -> MountedRamDisk | None:
 
 
 def measure_disks(paths: Paths) -> list[DiskStatus]:
-    """Size and room of each file system that holds something of ours, or what journald writes."""
+    """Return size and free bytes of each file system with files of ours, or of journald."""
     found: dict[int, DiskStatus] = {}
     for name in _PLACES:
         try:
@@ -133,7 +133,7 @@ def _read_versions(paths: Paths, plan: MachinePlan) -> VersionsStatus:
 
 
 def _find_failed_driver(paths: Paths) -> str | None:
-    """Say which version of NVIDIA's driver was tried here in vain; None for none."""
+    """Describe the version of NVIDIA's driver that was tried here in vain; None for none."""
     failed = read_json(paths.locate(layout.DRIVER_STATE)).get("failed")
     if not isinstance(failed, dict):
         return None
@@ -145,7 +145,7 @@ def _find_failed_driver(paths: Paths) -> str | None:
 
 
 def _describe_interpreter(plan: MachinePlan) -> InterpreterStatus | None:
-    """Say which build of Python was brought; None where the machine's own is used."""
+    """Name the bundled build of Python; None where the machine's own is used."""
     brought = plan.get("installation", {}).get("python")
     if not brought:
         return None
@@ -234,7 +234,7 @@ def _list_needed_units(plan: MachinePlan) -> list[str]:
     """Name the units that have to be up beside the engines."""
     needed = [unit_names.FIREWALL, *([unit_names.WEB] if plan.get("web") else [])]
     needed += [unit_names.PROXY] if groups.has_proxy(plan) else []
-    # A plan of an earlier version says nothing of these.
+    # A plan of an earlier version does not have these.
     needed += [unit_names.USAGE] if groups.serves_clients(plan) and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
@@ -300,7 +300,7 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
     if down:
         detail = "not active: " + ", ".join(down)
     elif rests:
-        what = "; somebody asks: it starts" if wakes else f": {status.FIX}"
+        what = "; a client asks: it starts" if wakes else f": {status.FIX}"
         detail = stop_state.describe(rests) + what
     elif group:
         state, detail = _describe_rank(group, state, serves=serves)
@@ -336,7 +336,7 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
 
 
 def collect_changing(paths: Paths) -> NowAnswer:
-    """Return of the status only what changes from second to second."""
+    """Return only those parts of the status that change from second to second."""
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
@@ -365,7 +365,7 @@ def collect_changing(paths: Paths) -> NowAnswer:
 def _build_watchdog(
     paths: Paths, plan: MachinePlan, states: dict[str, dict[str, Any]]
 ) -> WatchdogStatus | None:
-    """Say whether an engine that hangs would be seen, and the last one that did.
+    """Return whether the watchdog would see an engine that hangs, and the last one that did.
 
     None for a plan of an earlier version.
     """
@@ -395,7 +395,7 @@ def _describe_hang(hang: Mapping[str, Any]) -> LastHang:
 
 
 def _build_updates() -> FoundUpdates:
-    """Say what of the operating system waits, or why that is not known."""
+    """Return which updates of the operating system wait, or why that is unknown."""
     try:
         return {"updates": waiting.collect(), "updates_error": None}
     except (OSError, HostError, ValueError) as error:
@@ -403,7 +403,7 @@ def _build_updates() -> FoundUpdates:
 
 
 def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> DriftStatus | None:
-    """Say what the timer found last; None where no timer looks."""
+    """Return the last result of the drift timer; None without a timer."""
     timer = states.get(unit_names.DRIFT_TIMER, {})
     if timer.get("load_state") != "loaded":
         return None
@@ -421,7 +421,7 @@ def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> DriftStatus
 def _build_metrics(
     paths: Paths, plan: MachinePlan, states: dict[str, dict[str, Any]]
 ) -> MetricsStatus | None:
-    """Say where metrics are read and when they were written; None where none are shown."""
+    """Return where metrics are read and when they were written; None where there are none."""
     planned = plan.get("metrics")
     if not planned:
         return None
@@ -445,7 +445,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _build_applied(paths: Paths) -> AppliedStatus | None:
-    """Say what was applied last, and whether a switch is open; None where it is not known."""
+    """Return what was applied last, and whether a switch is open; None where it is unknown."""
     found = applied.read(paths)
     state = open_switch.read(paths)
     if not found:
@@ -466,12 +466,12 @@ def _build_applied(paths: Paths) -> AppliedStatus | None:
 
 
 def _describe_wait(phase: str, said: str) -> str:
-    """Say what a host of a group waits for, as its supervisor does; empty where all serve."""
+    """Return what a host of a group waits for, from its supervisor; empty where all serve."""
     return "" if phase == group_state.SERVING else said or "not serving yet"
 
 
 def _build_group(paths: Paths, plan: MachinePlan, unit: str) -> GroupStatus:
-    """Say who serves the model together with this host, and how far they are."""
+    """Return which hosts serve the model together, and their progress."""
     group, seen = groups.get_group(plan), group_state.read(paths.group_run)
     return {
         "name": group["name"],
@@ -486,7 +486,7 @@ def _build_group(paths: Paths, plan: MachinePlan, unit: str) -> GroupStatus:
 
 
 def _build_placement(index: int, found: list[dict[str, Any]]) -> PlacementStatus:
-    """Where an instance runs; memory policies are listed with the commonest first."""
+    """Return where an instance runs; memory policies are listed with the commonest first."""
     policies: dict[str, int] = {}
     for process in found:
         for policy, areas in process["policies"].items():
@@ -511,5 +511,5 @@ def _sum_by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def main(argv: list[str]) -> int:
-    """`status [--now]`: one JSON object; `--now` has only what changes from second to second."""
+    """`status [--now]`: print one JSON object; `--now` has only what changes each second."""
     return answer(collect_changing(Paths()) if "--now" in argv else collect(Paths()))

@@ -1,10 +1,10 @@
-"""Memory bandwidth and AMX by the kernel's performance counters, with perf_event_open alone.
+"""Memory bandwidth and AMX use by the kernel's performance counters, with perf_event_open alone.
 
-Counted over all processors for the time between `start` and `read`, as root. Not there on most
-virtual machines and in containers: then the reason is told, and nothing else changes. What the
-kernel lists of Intel's memory controllers (`uncore_imc_N`) has the bytes read and written; AMD's
-list no such counts by name. How busy AMX is comes by EXE.AMX_BUSY of Intel's cores: its counts of
-operations were taken out of Intel's own lists for these processors.
+Counted over all processors for the time between `start` and `read`, as root. Most virtual machines
+and containers have no such counters: then the reason is reported, and nothing else changes. For
+Intel's memory controllers (`uncore_imc_N`) the kernel lists the bytes read and written; AMD's
+controllers list no such counters by name. The use of AMX comes from EXE.AMX_BUSY of Intel's cores:
+Intel removed its counters of operations from its own lists for these processors.
 
 Decides: what `status` samples of this moment (counters of the processor).
 """
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.status.activity import CounterRates
 
 _DEVICES = "sys/bus/event_source/devices"
-# Of the system call, by machine.
+# The number of the system call, by machine.
 _NUMBER = {"x86_64": 298, "aarch64": 241}
 _CLOSE_ON_EXEC = 8
 # The first published size of struct perf_event_attr; later fields are not used.
 _ATTR = struct.Struct("=IIQQQQQIIQ")
-# Read the time that a count was wanted and the time that it was counted with it.
+# Read, with each count, the time for which it was enabled and the time for which it ran.
 _TIMES = 1 | 2
 # EXE.AMX_BUSY: event 0xb7, unit mask 0x02 (Sapphire Rapids and later); and cycles.
 _AMX_BUSY = 0x02B7
@@ -59,7 +59,7 @@ class Counter:
         self.descriptor = open_counter(self.kind, self.config, self.cpu)
 
     def value(self) -> float:
-        """Return what was counted; where the kernel took turns, as if it had counted all along."""
+        """Return the count; where the kernel shared the counter, scaled to the whole time."""
         count, wanted, counted = struct.unpack("=QQQ", os.read(self.descriptor, 24))
         return count * wanted / counted * self.scale if counted else 0.0
 
@@ -78,7 +78,7 @@ class Group:
     problem: str = ""
 
     def open(self) -> None:
-        """Begin to count; one that cannot be opened ends all."""
+        """Begin to count; one count that cannot be opened ends all."""
         try:
             for counter in self.counters:
                 counter.open()
@@ -97,7 +97,7 @@ class Group:
 
 
 def open_counter(kind: int, config: int, cpu: int) -> int:
-    """Open a count of one processor, of all processes, and return its descriptor.
+    """Open a count of one processor, over all processes, and return its descriptor.
 
     Raises OSError.
     """
@@ -124,7 +124,7 @@ def open_counter(kind: int, config: int, cpu: int) -> int:
 
 
 class Sampler:
-    """Counts from `start` to `read`; whatever happens, `close` ends it."""
+    """Counts from `start` to `read`; `close` ends it in any case."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = Path(root)
@@ -167,7 +167,7 @@ class Sampler:
 
 
 def find_memory_counters(root: Path) -> tuple[Group, Group]:
-    """Find what counts bytes that were read from memory, and written to it."""
+    """Find the counters of bytes that were read from memory, and written to it."""
     controllers = sorted((root / _DEVICES).glob("uncore_imc_[0-9]*"))
     if not controllers:
         problem = "the kernel lists no counters of the memory controllers (uncore_imc)"
@@ -179,7 +179,7 @@ def find_memory_counters(root: Path) -> tuple[Group, Group]:
 
 
 def _list_controller_counters(path: Path, name: str) -> list[Counter]:
-    """Give the count of a controller for each socket: one processor of each has it."""
+    """Return the count of a controller for each socket: one processor of each has it."""
     event = read_text(path / "events" / name).strip()
     kind = read_text(path / "type").strip()
     if not event or not kind.isdigit():
@@ -194,7 +194,7 @@ def _list_controller_counters(path: Path, name: str) -> list[Counter]:
 
 
 def _read_scale(folder: Path, name: str) -> float:
-    """Return bytes of one count: the kernel gives it in MiB, without that it is a line."""
+    """Return the bytes of one count: the kernel gives MiB, else one count is a cache line."""
     unit = read_text(folder / f"{name}.unit").strip()
     try:
         scale = float(read_text(folder / f"{name}.scale"))
@@ -214,7 +214,7 @@ def encode_event(event: str, formats: dict[str, str]) -> int:
 
 
 def find_matrix_counters(root: Path) -> tuple[Group, Group]:
-    """Find what counts cycles in which AMX is busy, and all cycles."""
+    """Find the counters of cycles in which AMX is busy, and of all cycles."""
     if "amx_tile" not in read_text(root / "proc/cpuinfo"):
         problem = "the processor has no AMX"
         return Group(problem=problem), Group(problem=problem)
@@ -230,7 +230,7 @@ def find_matrix_counters(root: Path) -> tuple[Group, Group]:
 
 
 def _parse_cpus(text: str) -> list[int]:
-    """Read `0,56` or `0-3,8-9`."""
+    """Parse `0,56` or `0-3,8-9`."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -240,6 +240,6 @@ def _parse_cpus(text: str) -> list[int]:
 
 
 def count_descriptors(root: str | None = None) -> int:
-    """Return how many files the counters of a machine take."""
+    """Return how many file descriptors the counters of a machine need."""
     groups = (*find_memory_counters(Path(root or "/")), *find_matrix_counters(Path(root or "/")))
     return sum(len(group.counters) for group in groups)

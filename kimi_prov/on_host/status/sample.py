@@ -1,4 +1,4 @@
-"""A short sample of what a machine does: begun, and read a moment later.
+"""A short sample of the machine's activity: begun, and read a moment later.
 
 with Sample(plan, port_rows) as sample: ... do something else ...; sample.read()
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TokenRates,
     )
 
-# Between the two readings, in seconds, at least; and of one reading.
+# Seconds between the two readings, at least; and the limit of one reading.
 MIN_INTERVAL_S = 1.0
 _TIMEOUT_S = 3.0
 # Since an engine's start, by the names of either engine: tokens of answers, and of prompts.
@@ -38,12 +38,12 @@ _TOKENS = (
     ("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
     ("sglang:generation_tokens_total", "sglang:prompt_tokens_total"),
 )
-# What sglang tells itself between two requests' ends, when its counts of tokens stand still.
+# sglang's own rate between the ends of two requests, when its counters of tokens stand still.
 _SGLANG_RATE = "sglang:gen_throughput"
 
 
 class Sample:
-    """Begun when it is made."""
+    """A sample that begins when the object is made."""
 
     def __init__(self, plan: MachinePlan) -> None:
         self._instances = [row for row in plan.get("instances") or () if row.get("port")]
@@ -54,9 +54,9 @@ class Sample:
         self._began = time.monotonic()
 
     def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> NowStatus:
-        """Return the sample, as the status has it; waits until it is long enough.
+        """Return the sample for the status; wait until it is long enough.
 
-        `proxy`: the engines as the proxy tells of them.
+        `proxy`: the engines as the proxy sees them.
         """
         time.sleep(max(0.0, self._began + MIN_INTERVAL_S - time.monotonic()))
         second, apart = self._readings(), time.monotonic() - self._began
@@ -117,7 +117,7 @@ def _build_engine(
 
 
 def compute_rates(first: str, second: str, apart_s: float) -> TokenRates:
-    """Return tokens a second between two readings of an engine's metrics; None where not told."""
+    """Return tokens a second between two readings of an engine's metrics; None where unknown."""
     before, after = metrics.sum_counts(first), metrics.sum_counts(second)
     for answers, prompts in _TOKENS:
         if answers in before and answers in after:
@@ -134,6 +134,6 @@ def compute_rates(first: str, second: str, apart_s: float) -> TokenRates:
 def _compute_rate(
     before: Mapping[str, float], after: Mapping[str, float], name: str, apart_s: float
 ) -> float | None:
-    """Return how fast a count grew; None where it began anew meanwhile."""
+    """Return how fast a counter grew; None where it was reset meanwhile."""
     grown = after.get(name, 0.0) - before.get(name, 0.0)
     return round(grown / apart_s, 1) if grown >= 0 and apart_s > 0 else None

@@ -1,7 +1,7 @@
-"""The record of what was applied last: read, written whole, and amended by other commands.
+"""The record of the last apply: read, replaced, and amended by other commands.
 
-Apart from what describes a machine, so that the code which changes keys or the certificate between
-two applies can say so here.
+Separate from the code that describes a machine, so that the code that changes keys or the
+certificate between two applies can write here.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SCHEMA = "kimi-prov/applied/v1"
 
 
 def read(paths: Paths) -> dict[str, Any]:
-    """Return what was applied last; empty where nothing was, or a version before this one did."""
+    """Return what was applied last; empty where nothing was, or an older version did it."""
     found = files.read_json(paths.applied)
     return found if found.get("schema") == SCHEMA else {}
 
 
 def write(paths: Paths, document: Mapping[str, Any]) -> None:
-    """Put a document in the place of the last one, for root alone."""
+    """Replace the record, readable by root alone."""
     files.make_directory(paths.state, 0o700)
     files.write_json(str(paths.applied), document, mode=0o600)
 
 
 def amend(paths: Paths, **changed: object) -> None:
-    """Take over what a command other than apply changed (keys, the certificate)."""
+    """Store what a command other than apply changed (keys, the certificate)."""
     there = read(paths)
     if there and any(there.get(name) != value for name, value in changed.items()):
         write(paths, {**there, **changed})

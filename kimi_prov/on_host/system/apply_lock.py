@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 # Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
-# Looking and writing takes milliseconds: so long we wait for another that does it.
+# Seconds to wait for another process, which reads and writes within milliseconds.
 WAIT_S = 10.0
-# Versions before this one lock the folder for that. Anybody may lock it, and keep it locked.
+# Earlier versions lock the folder for that. Any local user may lock it, and keep it locked.
 _OLDER_WAIT_S = 0.5
 
 
 def acquire(holder: LockHolder, path: str = paths.APPLY_LOCK) -> LockAnswer:
     """Take the lock for `holder` (its `run` names it) unless another holds it.
 
-    Returns `held` and, where it is another's, that `holder` and `age_s`, the seconds since it was
-    renewed. The lock of the same run is renewed, which `renewed` says.
+    Returns `held` and, where another holds it, that `holder` and `age_s`, the seconds since it was
+    renewed. A lock of the same run is renewed, which `renewed` says.
     """
     with _exclude_others(path):
         other, age = _read_current(path)
@@ -67,23 +67,23 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> LockAnswer:
 
 
 def find_holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> LockHolder | None:
-    """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody.
+    """Return who holds the lock now; None where it is free. Takes nothing and does not wait.
 
-    `fresh_s`: whoever has not renewed it for so long is none.
+    `fresh_s`: a holder that has not renewed it for so long does not count.
     """
     found, age = _read_current(path)
     return found if age < fresh_s else None
 
 
 def renew(path: str = paths.APPLY_LOCK) -> None:
-    """Renew the lock. Called by the subcommands that a running play calls meanwhile."""
+    """Renew the lock; for the subcommands that a running play calls meanwhile."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 @contextlib.contextmanager
 def _exclude_others(path: str) -> Iterator[None]:
-    """Keep others out while we look and write."""
+    """Exclude other processes while this one reads and writes."""
     try:
         with (
             file_lock.lock(f"{path}.guard", WAIT_S),
@@ -100,7 +100,7 @@ def _exclude_others(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_out_older_versions(folder: str) -> Iterator[None]:
-    """Lock the folder as well, unless somebody keeps it locked."""
+    """Lock the folder as well, unless another process keeps it locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + _OLDER_WAIT_S
@@ -112,9 +112,9 @@ def _lock_out_older_versions(folder: str) -> Iterator[None]:
 
 
 def _read_current(path: str) -> tuple[LockHolder | None, float]:
-    """Return the holder and the seconds since it was renewed; an unreadable lock is none.
+    """Return the holder and the seconds since it was renewed; an unreadable lock counts as none.
 
-    So is a link, and what another user made or may change.
+    A link counts as none too, and a file that another user made or may change.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

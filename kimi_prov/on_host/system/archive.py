@@ -1,7 +1,7 @@
-"""Archives that travel to another computer and back, where they are data from elsewhere.
+"""Archives that travel to another computer and back, where they are untrusted data.
 
-A gzipped tar of regular files and, last, a manifest with every file's size and SHA-256: half of one
-has no manifest. Nothing of the machine, its users or its clock is in it.
+A gzipped tar of regular files and, last, a manifest with every file's size and SHA-256: an
+incomplete one has no manifest. It says nothing of the machine, its users or its clock.
 
 Decides: what a backup holds, and where it is restored (the form of archives).
 """
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 BAD = "take another backup, or another copy of this one"
 MAX_DEPTH = 16
-# Left on the disk of whoever restores.
+# Bytes that stay free on the disk of the restoring machine.
 RESERVE_BYTES = 256 << 20
-# Bounds on an archive that somebody else may have made.
+# Limits for an archive that somebody else may have made.
 _MAX_FILES = 1_000_000
 _MAX_MANIFEST_BYTES = 256 << 20
 _MAX_MEMORY_BYTES = 4 << 30
@@ -46,12 +46,12 @@ Row = tuple[int, str]
 
 
 def limit_memory() -> None:
-    """Bound this process: an archive says itself how much of it belongs together."""
+    """Limit this process: the archive itself says how many bytes belong together."""
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether an archive may hold a file of this name."""
+    """Return whether an archive may hold a file of this name."""
     parts = name.split("/")
     plain = _NAME.fullmatch(name) and not {".", ".."} & set(parts)
     return bool(plain) and len(parts) <= MAX_DEPTH + 1
@@ -59,8 +59,8 @@ def is_safe_name(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_archive(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    """Give the archive that is written to `out`; `close` ends what is in it."""
-    # Pictures do not get smaller, and text does at the first level.
+    """Yield the archive that is written to `out`; `close` flushes it."""
+    # Images do not get smaller, and text does at the first level.
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
@@ -86,7 +86,7 @@ def add_text(archive: tarfile.TarFile, name: str, text: str) -> Row:
 def close(
     archive: tarfile.TarFile, schema: str, about: Mapping[str, Any], rows: Mapping[str, Row]
 ) -> None:
-    """Write the manifest, which makes the archive whole."""
+    """Write the manifest, which completes the archive."""
     manifest = {"schema": schema, **about, "files": rows}
     add_text(archive, MANIFEST, json.dumps(manifest, sort_keys=True))
 
@@ -114,18 +114,18 @@ class _Counting:
 
     @property
     def row(self) -> Row:
-        """Size and SHA-256."""
+        """Return size and SHA-256."""
         return self.size, self.digest.hexdigest()
 
 
 def unpack(
     source: IO[bytes], folder: Path, schema: str, known: Callable[[str], bool]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Write the files of an archive below `folder`, for their owner alone; give names and manifest.
+    """Write an archive's files below `folder`, for their owner alone; return names and manifest.
 
-    `known`: whether an archive of this kind has a file of that name. Raises HostError for what is
-    no whole archive, holds anything but regular files of such names, or is not as its manifest
-    says; what was written until then stays for the caller to remove.
+    `known`: whether an archive of this kind has a file of that name. Raises HostError for an
+    incomplete archive, for anything but regular files of such names, and for a file that differs
+    from the manifest; the caller removes what was written until then.
     """
     found, manifest = _unpack(source, folder, known)
     _check_manifest(found, manifest, schema)
@@ -152,15 +152,16 @@ def _unpack(
                     manifest = json.loads(stream.read())
                     break
                 found[info.name] = _write(folder, info, stream)
-            # The end too: its checksum tells whether all before it is as it was written.
+            # Read to the end: the checksum there shows whether everything before is as it was
+            # written.
             while packed.read(_BLOCK):
                 pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-        raise HostError(f"the archive is damaged, or none of kimi-prov: {error}", BAD) from error
+        raise HostError(f"the archive is damaged, or not one of kimi-prov: {error}", BAD) from error
     except (MemoryError, RecursionError) as error:
-        raise HostError("the archive is no backup", BAD) from error
+        raise HostError("the archive is not a backup", BAD) from error
     if not isinstance(manifest, dict):
-        raise HostError("the archive is not whole: its manifest is missing", BAD)
+        raise HostError("the archive is incomplete: its manifest is missing", BAD)
     return found, manifest
 
 
@@ -175,15 +176,15 @@ def _require_fits(
         raise HostError("the archive holds more than a backup can", BAD)
     if room < 0:
         raise HostError(
-            "there is no room on the disk for what is in the archive",
-            "free some room on the disk of /srv/kimi, then restore again",
+            "there is no space on the disk for the archive's files",
+            "free some space on the disk of /srv/kimi, then restore again",
         )
 
 
 def _write(folder: Path, info: tarfile.TarInfo, stream: IO[bytes]) -> Row:
     path = folder / info.name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Of a name that comes twice the later one counts.
+    # If a name comes twice, the later one counts.
     path.unlink(missing_ok=True)
     counting = _Counting(stream)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -198,7 +199,7 @@ def _check_manifest(found: dict[str, Row], manifest: dict[str, Any], schema: str
     if manifest.get("schema") != schema:
         said = str(manifest.get("schema"))[:80]
         raise HostError(
-            f"the archive is of the form {said}, and this version reads {schema}",
+            f"the archive has the form {said}, and this version reads {schema}",
             "use the version of kimi-prov that made it",
         )
     files = manifest.get("files")
@@ -209,7 +210,7 @@ def _check_manifest(found: dict[str, Row], manifest: dict[str, Any], schema: str
 
 
 def list_names(folder: Path) -> list[str]:
-    """Regular files below a folder, by their path in it; links are none."""
+    """Return regular files below a folder, by their path in it; links are left out."""
     found = []
     for top, _, listed in os.walk(folder):
         for name in listed:
@@ -220,7 +221,7 @@ def list_names(folder: Path) -> list[str]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make everything below a folder last through a power cut."""
+    """Flush everything below a folder to the disk, against a power cut."""
     for top, _, listed in os.walk(folder):
         for name in listed:
             descriptor = os.open(os.path.join(top, name), os.O_RDONLY)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def read_boot_id(machine: Machine) -> str:
-    """Name this start: the boot's own id, and when the first process began.
+    """Return an id of this start: the boot's own id, and when the first process began.
 
-    A container has no such id: it is the host's in a unit with a /proc of its own, and what the
-    container's manager made up elsewhere.
+    A container has no boot id of its own: it is the host's in a unit with its own /proc, and
+    elsewhere one that the container's manager made up.
     """
     began = (machine.read("/proc/1/stat") or "").rpartition(")")[2].split()
     contained = machine.read("/run/systemd/container")
@@ -25,12 +25,12 @@ def read_boot_id(machine: Machine) -> str:
 
 
 def read_uptime_s() -> float:
-    """Seconds since the first process was started: a container is younger than its kernel."""
+    """Return seconds since the first process started: a container is younger than its kernel."""
     booted = float(read_text("/proc/uptime").split()[0])
     ticks = int(read_text("/proc/1/stat").rsplit(")", 1)[1].split()[19])
     return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
 
 
 def find_boot_time() -> float:
-    """When the first process was started, by the clock of the day."""
+    """Return when the first process was started, in seconds since 1970."""
     return time.time() - read_uptime_s()

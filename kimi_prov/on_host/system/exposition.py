@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Number = Union[int, float, bool]
-# A label says which, and is no place for a message.
+# A label identifies a series, and has no space for a message.
 _MAX_LABEL_LENGTH = 200
 
 
 class Sample(NamedTuple):
-    """One value of a metric. A `value` of None is not known, and is left out."""
+    """One value of a metric. A `value` of None is unknown, and is left out."""
 
     name: str
     value: Number | None

@@ -1,7 +1,7 @@
 """A lock that only its owner can take: a file of mode 0600, held while its process lives.
 
-Anybody may lock a folder or a file that he can read. This one is made so that nobody else can open
-it, in a folder that nobody else can write to, and is removed at the end.
+Any user may lock a folder or a file that he can read. This file is made so that nobody else can
+open it, in a folder that nobody else can write to, and is removed at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class TakenError(Exception):
-    """Another process held the lock for as long as was waited; `pid` names it where known."""
+    """Another process held the lock for the whole waiting time; `pid` names it where known."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(f"process {pid}" if pid else "another process")
@@ -46,7 +46,8 @@ def _acquire(path: str, wait_s: float) -> int:
     while True:
         descriptor = _open(path)
         if try_lock(descriptor):
-            # The former holder removes the file, so ours may be one that is gone already.
+            # The former holder removes the file, so the opened file may be one that is gone
+            # already.
             if _is_at(path, descriptor):
                 return descriptor
         elif time.monotonic() >= deadline:
@@ -59,7 +60,7 @@ def _acquire(path: str, wait_s: float) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder, unless another has; never waits."""
+    """Lock an open file or folder, unless another process has; never waits."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +69,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def _open(path: str) -> int:
-    """Open the lock file; what others could open as well, or a link, is replaced."""
+    """Open the lock file; a link, or a file that others could open as well, is replaced."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     for _ in range(3):
         try:

@@ -20,9 +20,9 @@ PathLike = Union[str, Path]
 
 
 def write_json(path: str, document: object, *, durable: bool = True, mode: int = 0o644) -> None:
-    """Replace `path` by the document in one step: a reader sees the old or the new, whole.
+    """Replace `path` by the document in one step: a reader sees the old or the new one complete.
 
-    `durable` forces it to the disk first; leave it out for files that live in memory anyway.
+    `durable` flushes it to the disk first; leave it out for files in memory.
     """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     with _replace(path) as stream:
@@ -49,7 +49,7 @@ def write_atomic(path: Path, content: str, mode: int, group: str = "root") -> No
 
 @contextlib.contextmanager
 def _replace(path: str) -> Iterator[TextIO]:
-    """Write beside `path`, for the owner alone until its mode is set, and put it in its place."""
+    """Write beside `path`, for the owner alone until its mode is set, and rename it to `path`."""
     folder, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:
@@ -62,7 +62,7 @@ def _replace(path: str) -> Iterator[TextIO]:
 
 
 def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = False) -> bool:
-    """Directory with this mode and group; True when something was (or would be) changed."""
+    """Make a directory with this mode and group; True when something was (or would be) changed."""
     wanted = find_owner_ids("root", group)
     if path.is_dir():
         state = path.stat()
@@ -79,7 +79,7 @@ def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = 
 
 
 def find_owner_ids(user: str, group: str) -> tuple[int, int]:
-    """User and group number; root where the name does not exist (yet)."""
+    """Return user and group number; root's where the name does not exist (yet)."""
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:
@@ -92,7 +92,7 @@ def find_owner_ids(user: str, group: str) -> tuple[int, int]:
 
 
 def read_text(path: PathLike) -> str:
-    """Content of a file, empty where there is none."""
+    """Return the content of a file, empty where there is none."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -100,10 +100,10 @@ def read_text(path: PathLike) -> str:
 
 
 def read_json(path: PathLike, *, links: bool = True) -> dict[str, Any]:
-    """Return a JSON object from a file; empty where there is none, or half of one.
+    """Return a JSON object from a file; empty where there is none, or only a part of one.
 
-    What is no regular file is none, and is never waited for. `links` False, for a folder that
-    another user may write to: a symbolic link is none either.
+    Anything but a regular file counts as none, and is never waited for. `links` False, for a folder
+    that another user may write to: a symbolic link counts as none too.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     try:
@@ -121,7 +121,7 @@ def read_json(path: PathLike, *, links: bool = True) -> dict[str, Any]:
 
 
 def sync_directory(path: str) -> None:
-    """Make renames inside a directory last through a power cut."""
+    """Make renames inside a directory durable through a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -136,7 +136,7 @@ def remove(path: str) -> None:
 
 
 def find_size(path: str) -> int | None:
-    """Bytes of a regular file, or None where there is none."""
+    """Return the bytes of a regular file, or None where there is none."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def find_size(path: str) -> int | None:
 
 
 def count_disk_bytes(folder: PathLike) -> int:
-    """Bytes of disk that a folder takes; follows no link, and leaves out what goes meanwhile."""
+    """Return the bytes of disk that a folder takes, without links and vanished files."""
     total = 0
     for top, _, names in os.walk(str(folder)):
         for name in names:

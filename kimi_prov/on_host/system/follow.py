@@ -27,7 +27,7 @@ _PROPERTIES = (
 
 
 def main(argv: list[str]) -> int:
-    """Print the line; exit 0 whatever the unit's state, for the state is the answer."""
+    """Print the line; exit 0 whatever the unit's state, which is the answer."""
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("unit")
     parser.add_argument("--progress")
@@ -52,7 +52,7 @@ def read_properties(unit: str) -> dict[str, str]:
 
 def read_progress(path: str | None, invocation: str) -> dict[str, Any] | None:
     """Return the progress, unless it was left by an earlier run of the unit."""
-    # That of the conversion is the service's user's, who could put anything in its place.
+    # The conversion's file belongs to the service's user, who could replace it by anything.
     document = read_json(path, links=False) if path else {}
     if not document:
         return None

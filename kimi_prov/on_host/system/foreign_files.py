@@ -1,7 +1,7 @@
-"""Open a file in a directory that may be another user's, without being led elsewhere by a link.
+"""Open a file in another user's directory, without following a link to a place of nobody's choice.
 
-Root reads such files and writes them where all may read. So it walks the path step by step, holds
-what it has looked at, and opens that.
+Root reads such files and writes their contents where all may read. So it walks the path step by
+step, keeps each directory that it has checked open, and opens the file from there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from kimi_prov.contract.errors import HostError
 
-# Looks at what is there without opening it: a FIFO would block, a device would act.
+# Opens a path without its content: a FIFO would block, a device would act.
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# As many as the kernel follows.
+# As many links as the kernel follows.
 _MAX_LINKS = 40
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -28,13 +28,13 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class _Link:
-    """A symbolic link that is being followed: where it lies, and itself."""
+    """A symbolic link that is being followed: its directory, and itself."""
 
     holder: os.stat_result
     link: os.stat_result
 
     def may_lead_to(self, target: os.stat_result) -> bool:
-        """Whether who could have written the link could read its target anyhow."""
+        """Return whether a user who could have written the link could read its target anyway."""
         holder = self.holder
         if holder.st_uid == 0 and not holder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return True
@@ -42,10 +42,10 @@ class _Link:
 
 
 def open_regular(path: str) -> int:
-    """Return a descriptor to read a file by.
+    """Return a descriptor to read a file.
 
-    Raises OSError, and HostError where it is no regular file, or where a link leads to what another
-    user owns than the directory that holds the link.
+    Raises OSError, and HostError where it is not a regular file, or where a link leads to a file
+    whose owner is not the owner of the link's directory.
     """
     place = _walk_path(path)
     try:
@@ -61,7 +61,7 @@ def open_regular(path: str) -> int:
 
 
 def _walk_path(path: str) -> int:
-    """Walk to where a path leads; return a descriptor that holds the place."""
+    """Walk to where a path leads; return a descriptor of it."""
     here = os.open("/", _LOOK)
     ahead: list[str | _Link] = _split_path(os.path.abspath(path))
     links = 0
@@ -97,7 +97,7 @@ def _require_end(links: int, path: str) -> None:
 
 
 def _split_path(path: str) -> list[str | _Link]:
-    """Names of a path, the first last."""
+    """Return the names of a path, the first last."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 

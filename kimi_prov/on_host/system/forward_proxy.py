@@ -1,4 +1,4 @@
-"""The site's proxy, as the role host_base has written it down for root."""
+"""The site's forward proxy, as the role host_base has written it down for root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kimi_prov.on_host.system.files import read_text
 def read_variables(root: str = "/") -> dict[str, str]:
     """Return the variables that name the proxy and its exceptions; empty where there is none.
 
-    apt has a file of its own: by the variables it would ask https addresses by the proxy for http.
+    apt has its own file: with the variables it would request https addresses through the http
+    proxy.
     """
     found = {}
     for line in read_text(Path(paths.join_root(root, paths.FORWARD_PROXY))).splitlines():

@@ -1,8 +1,8 @@
-"""What a supervisor leaves for others to read: how far its group is, and which rounds failed.
+"""State files of a supervisor for other readers: the phase of its group, and failed rounds.
 
-Both lie in the unit's runtime directory, which systemd keeps over restarts and removes after a
-stop: a start that was asked for begins at none. The engine's user writes there: what is read is
-data, whose every text is cleaned where it is shown.
+Both are in the unit's runtime directory, which systemd keeps over restarts and removes after a
+stop: a requested start begins without failed rounds. The engine's user writes there: their content
+is untrusted, and every text is cleaned where it is shown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _STATE, _ROUNDS = "state.json", "rounds.json"
 
 
 class Record:
-    """Of one group with one plan; without a directory nothing is kept.
+    """The state of one group with one plan; without a directory nothing is stored.
 
-    A round is what lies between `go` and the end of an engine. It has failed when all hosts were
-    there and the engine never answered.
+    A round is the time between `go` and the end of an engine. It has failed when all hosts were
+    connected and the engine never answered.
     """
 
     def __init__(self, directory: str | None, digest: str) -> None:
@@ -35,7 +35,7 @@ class Record:
 
     @property
     def failed(self) -> int:
-        """Rounds that failed one after the other."""
+        """Return the number of rounds that failed one after the other."""
         found = read_json(self._path(_ROUNDS)) if self._directory else {}
         count = found.get("failed")
         same = found.get("digest") == self._digest
@@ -48,12 +48,12 @@ class Record:
             write_json(self._path(_ROUNDS), document, durable=False)
 
     def clear(self) -> None:
-        """Begin at none: the engine has answered."""
+        """Reset the count: the engine has answered."""
         if self._directory:
             remove(self._path(_ROUNDS))
 
     def tell(self, phase: str, said: str) -> None:
-        """Write how far the group is, where that has changed."""
+        """Write the phase of the group, where it has changed."""
         if self._directory and (phase, said) != self._told:
             self._told = (phase, said)
             document = {"phase": phase, "said": said, "pid": os.getpid()}
@@ -62,7 +62,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a supervisor left: `phase` is empty where none runs.
+    """What a supervisor wrote: `phase` is empty where none runs.
 
     `failed` rounds were those of the plan with this `digest`.
     """
@@ -75,13 +75,13 @@ class Seen:
 
 
 def read(directory: PathLike) -> Seen:
-    """Read what the supervisor left in its unit's runtime directory."""
+    """Read what the supervisor wrote in its unit's runtime directory."""
     state = read_json(os.path.join(directory, _STATE), links=False)
     rounds = read_json(os.path.join(directory, _ROUNDS), links=False)
     phase, failed = state.get("phase"), rounds.get("failed")
     said = clean_text.clean_line(state.get("said", ""))
     if not os.path.exists(f"/proc/{state.get('pid')}"):
-        # What it wrote at its end says why it ended; one that was killed wrote none.
+        # A supervisor writes at its end why it ended; one that was killed wrote nothing.
         said = said if phase == WAITING else ""
         phase = ""
     return Seen(

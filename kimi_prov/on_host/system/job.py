@@ -16,10 +16,10 @@ def run_job(
     progress_path: Callable[[Config], str | None],
     work: Callable[[Config, Progress], int],
 ) -> int:
-    """Load the configuration and do the work; the exit status, also of a job that failed.
+    """Load the configuration and do the work; return the exit status, also of a job that failed.
 
-    `progress_path` returns the progress file, None for a job without one. An error is
-    written to that file, and as one line to standard error.
+    `progress_path` returns the progress file, None for a job without one. An error is written to
+    that file, and as one line to standard error.
     """
     progress = Progress(None, phase)
     try:

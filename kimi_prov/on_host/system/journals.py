@@ -1,12 +1,12 @@
-"""`logs`: what our units wrote into the journal, with the time of each line.
+"""`logs`: the lines of our units in the journal, each with its time.
 
     logs --units A,B --lines N [--since SECONDS]        the last lines, the oldest first
     logs --units A,B --after CURSOR --wait SECONDS      what came since, waiting for the first
 
-Both answer with `entries` and the `cursor` to go on from. An answer has a bound in lines and in
+Both answer with `entries` and the `cursor` to go on from. An answer is limited in lines and in
 bytes: the first form leaves out the oldest and says so in `cut`, the second leaves the rest for the
-next call. The machine's own secrets are masked. A line is text from elsewhere; whoever shows it
-makes it clean.
+next call. The machine's own secrets are masked. A line is untrusted text, which is cleaned where it
+is shown.
 
 Decides: the order and form of `logs` (how a journal is read).
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import JournalAnswer, JournalEntry
 
 MAX_LINES = 20_000
-# Of one answer, and of one line: what an engine prints of its settings is some thousand characters.
+# Of one answer, and of one line: an engine prints its settings in some thousand characters.
 MAX_BYTES = 4 << 20
 MAX_LINE_LENGTH = 8192
 KERNEL = "kernel"
-# What comes within so long of the first new line goes with it, in seconds.
+# Seconds after the first new line within which further lines go with it.
 _GATHER_S = 0.2
 _TIMEOUT_S = 60.0
 _FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT,OBJECT_SYSTEMD_UNIT"
@@ -94,7 +94,7 @@ def read_last(
 
 
 def read_after(units: Sequence[str], cursor: str, wait_s: float) -> JournalAnswer:
-    """Return what came after the cursor; wait at most `wait_s` seconds for the first line."""
+    """Return the lines after the cursor; wait at most `wait_s` seconds for the first line."""
     command = [*_build_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
     entries: list[JournalEntry] = []
     left = MAX_BYTES
@@ -131,7 +131,7 @@ def _find_newest_cursor() -> str:
 def _read_lines(
     command: Sequence[str], *, deadline: float, gather_s: float | None = None
 ) -> Iterator[bytes]:
-    """Give the lines that a command prints, until it ends, the deadline, or nobody asks.
+    """Yield a command's lines, until it ends, the deadline, or the reader is gone.
 
     `gather_s`: after the first line only what comes within so many seconds.
     """
@@ -166,7 +166,7 @@ def _read_lines(
 
 
 def _parse_row(text: bytes) -> dict[str, Any] | None:
-    """Read a line of journalctl's JSON; None for what is none."""
+    """Parse a line of journalctl's JSON; None for anything else."""
     try:
         row = json.loads(text)
         return {**row, "cursor": str(row["__CURSOR"]), "at": int(row["__REALTIME_TIMESTAMP"])}
@@ -175,7 +175,7 @@ def _parse_row(text: bytes) -> dict[str, Any] | None:
 
 
 def _format_entry(row: dict[str, Any]) -> JournalEntry:
-    """Give an entry's time in microseconds since 1970, its unit, priority and text."""
+    """Return an entry's time in microseconds since 1970, its unit, priority and text."""
     names = [str(row.get(key) or "") for key in ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")]
     ours = [name for name in names if unit_names.is_ours(name)]
     priority = str(row.get("PRIORITY", ""))
@@ -188,7 +188,7 @@ def _format_entry(row: dict[str, Any]) -> JournalEntry:
 
 
 def _format_message(value: Any) -> str:  # noqa: ANN401  (journalctl writes text, bytes as numbers, a list)
-    """Return the text of an entry; what is no UTF-8 comes as a list of bytes."""
+    """Return the text of an entry; text that is not UTF-8 comes as a list of bytes."""
     if isinstance(value, list):
         if all(isinstance(item, int) and 0 <= item < 256 for item in value):
             value = bytes(value).decode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""The secrets that lie on this machine, to be taken out of what leaves it.
+"""The secrets on this machine, which are masked in everything that leaves it.
 
-The control machine masks what it knows, and whatever looks like a key; these it never saw.
+The control machine masks what it knows, and whatever looks like a key; it never saw these.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FILES = (
 )
 _PROXIES = (layout.FORWARD_PROXY, layout.APT_PROXY)
 _LOGIN = re.compile(r"://[^/\s:@'\"]+:([^/\s@'\"]+)@")
-# In a file of variables: what is set there and is no secret (ports, addresses, switches).
+# Variables in such files that are no secrets (ports, addresses, switches).
 _OPEN = re.compile(r"(?:true|false|https?://\S+|/\S*|[\d.:]+)\Z", re.I)
 
 
 class Secrets:
-    """What must not leave the machine, the longest first."""
+    """The secrets of this machine, the longest first."""
 
     def __init__(self, paths: Paths) -> None:
         found = {machine_key.read(paths.machine_key)}
@@ -66,7 +66,7 @@ class Secrets:
 
 
 def _read_text(path: Path) -> str:
-    """Return a small file's text, empty where it cannot be read; nothing is waited for."""
+    """Return a small file's text, empty where it cannot be read; never blocks."""
     try:
         descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

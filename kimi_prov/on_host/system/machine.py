@@ -1,4 +1,4 @@
-"""How the probe looks at a machine: read-only, and the same on a recorded tree in tests."""
+"""How the probe reads a machine: without changes, and the same on a recorded tree in tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kimi_prov.on_host.system import process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The last two are where the drivers of images for containers and AMD's packages put their tools.
+# The last two have the tools of the drivers in container images, and of AMD's packages.
 _PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     ":/usr/local/nvidia/bin:/opt/rocm/bin"
@@ -27,7 +27,7 @@ class Machine:
 
     @property
     def live(self) -> bool:
-        """Whether this is the running machine, so that system calls apply to it."""
+        """Return whether this is the running machine, so that system calls apply to it."""
         return not self.root
 
     def path(self, name: str) -> str:
@@ -43,7 +43,7 @@ class Machine:
             return None
 
     def read_int(self, name: str) -> int | None:
-        """Return what a file holds that is one whole number; None for anything else."""
+        """Return the one whole number in a file; None for anything else."""
         text = self.read(name)
         try:
             return int(text) if text is not None else None
@@ -51,17 +51,17 @@ class Machine:
             return None
 
     def node(self, name: str) -> int | None:
-        """Return a NUMA node; the kernel says -1 of a device whose node it does not know."""
+        """Return a NUMA node; the kernel says -1 for a device whose node it does not know."""
         number = self.read_int(name)
         return number if number is not None and number >= 0 else None
 
     def resolve(self, name: str) -> str:
-        """Return the path of the machine that a path with links leads to."""
+        """Return the path of the machine to which a path with links leads."""
         start = os.path.realpath(self.root) if self.root else ""
         return os.path.realpath(self.path(name))[len(start) :]
 
     def exists(self, name: str) -> bool:
-        """Whether something is there, as far as we may see."""
+        """Return whether a path exists, as far as we may see."""
         return os.path.exists(self.path(name))
 
     def glob(self, pattern: str) -> list[str]:
@@ -70,7 +70,7 @@ class Machine:
         return sorted(path[len(self.root) :] for path in found)
 
     def which(self, command: str) -> str | None:
-        """Return the full path of a command, looked for in the system's own folders too."""
+        """Return the full path of a command, searched in the system's own folders too."""
         for folder in _PATH.split(":"):
             if os.access(self.path(f"{folder}/{command}"), os.X_OK):
                 return f"{folder}/{command}"
@@ -79,7 +79,7 @@ class Machine:
     def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> str | None:
         """Return the output of a command that only reads; None where it is missing or too slow.
 
-        The exit status is not looked at: systemctl and others print what they know and exit 1.
+        The exit status is ignored: systemctl and others print what they know and exit 1.
         """
         if not self.live:
             return None

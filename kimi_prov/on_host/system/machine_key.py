@@ -1,7 +1,8 @@
-"""The machine key: made on the machine, known to its proxy and its engines, and to nobody else.
+"""The machine key: made on the machine, known only to its proxy and its engines.
 
-The proxy sends it with each request, and an engine answers no other. `/etc/kimi/machine-key.map`
-holds one line, `engine KEY`: a map that HAProxy reads, so the key stands in one place.
+The proxy sends it with each request, and an engine answers no request without it.
+`/etc/kimi/machine-key.map` holds one line, `engine KEY`: HAProxy reads it as a map, so the key is
+in one file only.
 
 Decides: the machine key between proxy and engine.
 Applied by: roles/proxy, roles/serve.
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = "engine"
-# The engine's user reads it, and so does the proxy, which is of that group.
+# The engine's user reads it, and so does the proxy, which is in that group.
 _MODE = 0o640
 
 
@@ -33,7 +34,7 @@ def read(path: Path) -> str:
 
 
 def ensure(path: Path, *, check: bool = False) -> bool:
-    """Make the key where there is none, and close its file; True when it was (or would be) made."""
+    """Make the key where there is none, restrict its file; True when it was (or would be) made."""
     key = read(path)
     if key and _is_closed(path):
         return False

@@ -1,4 +1,4 @@
-"""Tells systemd that the supervisor lives and what it does, over the socket that it names."""
+"""Reports the supervisor's life and state to systemd, over the socket that systemd names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:
-        """Take the address out of the environment: what is started has nothing to tell systemd."""
+        """Remove the address from the environment: child processes must not report to systemd."""
         address = environment.get("NOTIFY_SOCKET")
         for name in _VARIABLES:
             environment.pop(name, None)
@@ -28,11 +28,11 @@ class Notifier:
 
     @classmethod
     def none(cls) -> Notifier:
-        """Return one that sends nothing."""
+        """Return a notifier that sends nothing."""
         return cls(None)
 
     def ready(self) -> None:
-        """Say that the start is over."""
+        """Report that the start is complete."""
         self._send("READY=1")
 
     def alive(self) -> None:
@@ -48,5 +48,5 @@ class Notifier:
             return
         try:
             self._socket.sendto(state.encode(), socket.MSG_DONTWAIT, self._address)
-        except OSError:  # systemd starts anew, or its queue is full: the next one comes in a second
+        except OSError:  # systemd restarts, or its queue is full: the next comes in a second
             return

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Looked at in one piece: a byte comes back for each page.
+# Bytes of a file per call: mincore returns a byte for each page.
 _WINDOW = 1 << 30
 
 
 def measure_resident(path: Path) -> tuple[int, int]:
-    """Return bytes of a file that are in the page cache, whole pages, and its size in bytes.
+    """Return a file's bytes in the page cache, in whole pages, and its size in bytes.
 
-    Raises OSError where it cannot be looked at.
+    Raises OSError where it cannot be read.
     """
     library = ctypes.CDLL(None, use_errno=True)
     pages = 0
@@ -28,7 +28,7 @@ def measure_resident(path: Path) -> tuple[int, int]:
         size = os.fstat(stream.fileno()).st_size
         for offset in range(0, size, _WINDOW):
             length = min(_WINDOW, size - offset)
-            # Writable, and so with an address that Python tells; nothing is written.
+            # Mapped writable, because Python then gives its address; nothing is written.
             window = mmap.mmap(
                 stream.fileno(),
                 length,
@@ -40,7 +40,7 @@ def measure_resident(path: Path) -> tuple[int, int]:
             first = ctypes.c_ubyte.from_buffer(window)
             failed = library.mincore(ctypes.byref(first), ctypes.c_size_t(length), found)
             code = ctypes.get_errno()
-            # The mapping cannot be closed while something points into it.
+            # The mapping cannot be closed while an object points into it.
             del first
             window.close()
             if failed:

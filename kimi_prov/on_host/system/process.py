@@ -1,4 +1,4 @@
-"""Runs a program without a shell; a missing or too slow program is an exit status too."""
+"""Runs a program without a shell; a missing or too slow program has an exit status too."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ends: list[float] = []
 
 @contextlib.contextmanager
 def limit_time(seconds: float, what: str) -> Iterator[None]:
-    """Give all programs that are run inside `seconds` together, however long each may take itself.
+    """Limit all programs that run inside to `seconds` together, whatever their own limits.
 
-    Raises HostError where one did not answer in that time, whatever was made of its silence.
+    Raises HostError where one did not answer in that time, whatever its caller did about it.
     """
     end = time.monotonic() + seconds
     _ends.append(min([end, *_ends[-1:]]))
     try:
         yield
     except HostError:
-        # What came of it is told by its cause.
+        # The timeout is the cause of any error after it, and is reported instead.
         if time.monotonic() < end:
             raise
     finally:
@@ -57,11 +57,11 @@ def run(
     user: pwd.struct_passwd | None = None,
     capture_stderr: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command and return what it wrote; the exit status is the caller's to judge.
+    """Run a command and return its output; the caller checks the exit status.
 
     A program that is missing, cannot be run or takes more than `timeout` seconds gives 127, 126 or
     124 (`Unfinished`). `env` replaces the environment, which otherwise is ours with LC_ALL=C.
-    `user` drops root's rights and groups. Inside `limit_time` it has the time that is left of that.
+    `user` drops root's rights and groups. Inside `limit_time` it has at most the time that is left.
     """
     if _ends:
         left = max(0.0, _ends[-1] - time.monotonic())

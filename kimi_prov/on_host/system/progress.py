@@ -1,4 +1,4 @@
-"""Progress of a long job, in a small file that everybody may read while it runs."""
+"""Progress of a long job, in a small file that all users may read while it runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Progress:
             self._thread.join()
 
     def restart(self) -> None:
-        """Start counting again: the next job has bytes and a rate of its own."""
+        """Start counting again: the next job has its own bytes and rate."""
         with self._lock:
             self._total = self._done = self._moved = 0
             self._samples = deque([(time.monotonic(), 0)])
@@ -65,9 +65,9 @@ class Progress:
             self._total = total_bytes
 
     def add(self, count: int, *, moved: bool = True) -> None:
-        """Count bytes done; `moved` False for what was there already and does not count as speed.
+        """Count bytes done; `moved` False for bytes that existed before and do not count as speed.
 
-        A negative count takes back what turned out to be wrong.
+        A negative count takes back bytes that turned out to be wrong.
         """
         with self._lock:
             self._done += count
@@ -82,17 +82,17 @@ class Progress:
             print(line, flush=True)
 
     def warn(self, text: str) -> None:
-        """Tell what went otherwise than planned, and keep it beside the result."""
+        """Report a difference from the plan, and store it beside the result."""
         with self._lock:
             self._warnings.append(text)
         self.say(text)
 
     def tell_every(self, seconds: float) -> None:
-        """Print how far it is each so many seconds: where a log is all that anybody sees."""
+        """Print the progress every so many seconds, for jobs whose log is all that is seen."""
         self._tell_s = seconds
 
     def done(self, message: str) -> None:
-        """Write the end of a good job."""
+        """Write the end of a successful job."""
         self._stop.set()
         with self._lock:
             self._line = message
@@ -133,7 +133,7 @@ class Progress:
             return
         with self._lock:
             if state == "running" and self._stop.is_set():
-                return  # the ticker woke after the end was written
+                return  # The ticker woke after the end was written.
             rate = self._rate()
             left = max(0, self._total - self._done)
             document: dict[str, Any] = {

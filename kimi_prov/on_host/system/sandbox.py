@@ -1,7 +1,7 @@
-"""Runs code of an engine as the server runs: its user, and a unit with its protection.
+"""Runs code of an engine like the server: as its user, in a unit with its protection.
 
-systemd-run passes on what goes in and comes out, and the exit status. The unit has a name, so that
-it ends when the one who waits is ended or loses its reader, and the next one finds what is left.
+systemd-run passes on input, output and exit status. The unit has a name, so that it is ended when
+the waiting process is ended or loses its reader, and the next run finds what is left.
 
 Decides: what systemd keeps from the processes of a unit (for code of an engine that is no
   server).
@@ -28,7 +28,7 @@ from kimi_prov.on_host.system.files import make_directory, remove, write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# systemd ends what outlives its limit by this, should nobody else be left to.
+# Seconds after its limit in which systemd ends the unit, if no process is left to end it.
 _GRACE_S = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _HOME = "/tmp"  # noqa: S108 - one of its own, which goes with the unit
@@ -46,11 +46,11 @@ def open_process(
     binds: bool = True,
     **streams: Any,  # noqa: ANN401
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start `argv` in the sandbox and yield the process that stands for it; at the end it ended.
+    """Start `argv` in the sandbox and yield its process; at the end it has ended.
 
     `env` is its environment, beside what systemd gives to every unit. `peers`: addresses that it
-    reaches beside the loopback. `binds`: whether it may choose the CPUs that it runs on.
-    `streams`: as of Popen.
+    reaches beside the loopback. `binds`: whether it may choose the CPUs that it runs on. `streams`:
+    as of Popen.
     """
     end()
     file = _make_own_file()
@@ -73,9 +73,9 @@ def run_transient(
     argv: Sequence[str],
     **streams: Any,  # noqa: ANN401
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start `argv` as a transient unit of that name; at the end it ended, whatever happened.
+    """Start `argv` as a transient unit of that name; at the end it has ended in any case.
 
-    `options`: of systemd-run, beside those by which it passes on what goes in and comes out.
+    `options`: of systemd-run, beside those that pass on input and output.
     """
     command = [
         *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec"),
@@ -98,7 +98,7 @@ def run(
     rdma: bool = False,
     binds: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the sandbox; the exit status is the caller's to judge, as of process.run."""
+    """Run a command in the sandbox; the caller checks the exit status, as for process.run."""
     streams: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
@@ -148,7 +148,7 @@ def _start(
 
 @contextlib.contextmanager
 def _raise_on_signals() -> Iterator[None]:
-    """Let what would end this process at once unwind it: the unit is not its child."""
+    """Turn signals that would end this process into exceptions: the unit is not its child."""
 
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -163,7 +163,7 @@ def _raise_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _end_when_unread(unit: str) -> Iterator[None]:
-    """End the unit when nobody reads our standard output any more: a connection that was cut."""
+    """End the unit when our standard output has no reader any more: the connection was cut."""
     woken, wake = os.pipe()
     watched = select.poll()
     watched.register(1, 0)
@@ -185,15 +185,15 @@ def _end_when_unread(unit: str) -> Iterator[None]:
 
 
 def _make_own_file() -> Path:
-    """Return a file of this run alone: who was ended by it removes its own, a little later.
+    """Return a file of this run alone: a run that it ended removes its own a little later.
 
-    What processes left that were killed is removed.
+    Files of processes that were killed are removed.
     """
     folder = Path(paths.SANDBOX_ENVS)
     make_directory(folder.parent, 0o755)
     make_directory(folder, 0o700)
     for name in os.listdir(folder):
-        # One that is just being written has a name that begins with a dot.
+        # A file that is being written has a name that begins with a dot.
         owner = name.lstrip(".").partition("-")[0]
         if not (owner.isdigit() and processes.is_alive(int(owner))):
             remove(str(folder / name))
@@ -201,7 +201,7 @@ def _make_own_file() -> Path:
 
 
 def _format_environment(env: Mapping[str, str]) -> str:
-    """Return the text of an environment file: what may be secret is in no list of arguments."""
+    """Return the text of an environment file: values may be secret and must not be arguments."""
     return "".join(f'{name}="{_escape(str(value))}"\n' for name, value in env.items())
 
 

@@ -1,8 +1,9 @@
-"""Which unit a running engine was started with.
+"""The unit with which a running engine was started.
 
-Its environment holds the stamp of that unit, and the unit itself is kept by its stamp for as long
-as the engine runs. So a run after one that was killed between writing and restarting still finds
-what it has to compare with, and so does a later version that makes its stamps otherwise.
+The engine's environment holds the config digest of that unit, and the unit itself is stored under
+its digest for as long as the engine runs. So a run after one that was killed between writing and
+restarting still finds the unit to compare with, and so does a later version that computes its
+digests otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SUFFIX = ".conf"
 
 
 class UnitPaths:
-    """Paths of the units, of their kept copies, of /proc and of the key, below one root."""
+    """Paths of the units, of their stored copies, of /proc and of the key, below one root."""
 
     def __init__(self, root: str = "/") -> None:
         base = Path(root)
@@ -51,7 +52,7 @@ def get_pid(state: dict[str, str]) -> str:
 
 
 def read_running_digest(pid: str, places: UnitPaths) -> str | None:
-    """Read the stamp that a process was started with: empty where it has none, None if unseen."""
+    """Read the digest with which a process was started: empty where it has none, None if unseen."""
     try:
         variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
     except (OSError, ValueError):
@@ -61,11 +62,11 @@ def read_running_digest(pid: str, places: UnitPaths) -> str | None:
 
 
 def find_unit_text(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
-    """Return the text of the unit with this stamp, kept or installed; None where there is none.
+    """Return the text of the unit with this digest, stored or installed; None where there is none.
 
-    A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
-    believed where the stamp is made of both, and else where the template is no younger: the
-    versions before this one made their stamps otherwise, and wrote the template first.
+    Beside a drop-in with the digest, a killed run may have written a newer template. The pair is
+    used where the digest is that of both, and else where the template is no younger: earlier
+    versions computed their digests otherwise, and wrote the template first.
     """
     if not unit_stamp or not unit_stamp.isalnum():
         return None
@@ -96,7 +97,7 @@ def join_unit(template: str, drop_in: str) -> str:
 
 
 def store_unit(unit_stamp: str, text: str, places: UnitPaths) -> None:
-    """Store a copy of a unit under its stamp."""
+    """Store a copy of a unit under its digest."""
     path = places.kept / (unit_stamp + _SUFFIX)
     if read_text(path) != text:
         make_directory(places.kept, 0o700)

@@ -1,6 +1,6 @@
-"""An archive on its way to or from another computer: a file that one user may fetch or bring.
+"""An archive on its way to or from another computer: a file that one user may fetch or upload.
 
-It lies in TRANSFER for as long as that takes; one at a time, for the apply lock is held.
+It is in TRANSFER for as long as that takes; one at a time, because the apply lock is held.
 
 Decides: what a backup holds, and where it is restored (their way to and from the machine).
 """
@@ -30,9 +30,9 @@ _BLOCK = 1 << 20
 def make_archive(
     paths: Paths, reader: int, write: Callable[[int], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Have `write` fill an archive that the user `reader` may fetch; return what it tells.
+    """Make `write` fill an archive that the user `reader` may fetch; return its answer.
 
-    With it: `path`, `bytes` and `sha256` of the archive.
+    Added to it: `path`, `bytes` and `sha256` of the archive.
     """
     folder = clear_folder(paths)
     archive = folder / ARCHIVE
@@ -48,7 +48,7 @@ def make_archive(
 
 
 def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
-    """Make an empty folder that the user `writer` may put an archive into."""
+    """Make an empty folder into which the user `writer` may put an archive."""
     folder = clear_folder(paths)
     os.chown(str(folder), writer, -1)
     return {"path": str(folder / ARCHIVE)}
@@ -56,17 +56,17 @@ def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_received(paths: Paths, sha256: str) -> Iterator[int]:
-    """Give the archive that came as a descriptor; its name is gone by then.
+    """Yield the archive that came as a descriptor; its name is removed by then.
 
-    Raises HostError where it is not the one of this SHA-256.
+    Raises HostError where its SHA-256 is another.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(paths.transfer / ARCHIVE, flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise HostError("the archive that came is no regular file", "restore again")
+            raise HostError("the archive that came is not a regular file", "restore again")
         if _describe_archive(descriptor)["sha256"] != sha256:
-            raise HostError("the archive did not come whole", "restore again", retryable=True)
+            raise HostError("the archive arrived incomplete", "restore again", retryable=True)
         os.lseek(descriptor, 0, os.SEEK_SET)
         remove_archive(paths)
         yield descriptor
@@ -80,7 +80,7 @@ def remove_archive(paths: Paths) -> None:
 
 
 def clear_folder(paths: Paths) -> Path:
-    """Make TRANSFER empty, root's alone, and return it; what an ended one left goes."""
+    """Make TRANSFER empty, for root alone, and return it; an earlier run's files are removed."""
     remove_archive(paths)
     paths.transfer.mkdir(mode=0o700)
     return paths.transfer
@@ -97,7 +97,7 @@ def _describe_archive(descriptor: int) -> dict[str, Any]:
 
 
 class Steps(NamedTuple):
-    """What a subcommand that carries archives does; `make` and `receive` take a user's number."""
+    """The actions of a subcommand for archives; `make` and `receive` take a user's number."""
 
     make: Callable[[Paths, int], dict[str, Any]]
     receive: Callable[[Paths, int], dict[str, Any]]
@@ -105,7 +105,7 @@ class Steps(NamedTuple):
 
 
 def run_command(name: str, steps: Steps, argv: list[str]) -> int:
-    """Do one of the steps, or `end`; prints JSON."""
+    """Run one of the actions, or `end`; print JSON."""
     paths = Paths()
     if argv == ["end"]:
         remove_archive(paths)

@@ -17,7 +17,7 @@ SHOWN = (
     "UnitFileState", "ActiveEnterTimestampMonotonic", "MemoryCurrent", "ExecMainStatus",
     "ControlGroup", "NeedDaemonReload", "Job",
 )  # fmt: skip
-# Starting and stopping; a model that loads is not waited for here.
+# Seconds for starting and stopping; a model that loads is not waited for here.
 CHANGE_TIMEOUT_S = 120.0
 # The line that names the cause, as Python, systemd and the kernel write it.
 CAUSE = re.compile(
@@ -28,14 +28,15 @@ CAUSE = re.compile(
 LOG_PREFIX = re.compile(
     r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*"
 )
-# What merely follows from the cause, source in a traceback, what the unit does without.
+# Lines that follow from the cause, source in a traceback, and missing parts that the unit does not
+# need.
 NOISE = re.compile(
     r"EngineDeadError|Traceback|During handling|engine core initialization failed|"
     r"WorkerProc initialization failed|\braise \w|/nvidia-modprobe\b",
     re.I,
 )
 MAX_THREADS = 2000
-# systemd writes one of these for each thread of an engine, and so hides what came before.
+# systemd writes one of these for each thread of an engine, and so hides the lines before.
 ENDED = re.compile(r": Killing process \d+ \(")
 
 
@@ -61,7 +62,7 @@ def read_properties(names: Iterable[str], wanted: Iterable[str]) -> dict[str, di
 
 
 def read_states(*names: str) -> dict[str, dict[str, Any]]:
-    """State of each unit by name; one that does not exist has load_state `not-found`."""
+    """Return each unit's state by name; one that does not exist has load_state `not-found`."""
     return {name: _parse_types(pairs) for name, pairs in read_properties(names, SHOWN).items()}
 
 
@@ -120,8 +121,8 @@ def run_systemctl(verb: str, *arguments: str) -> None:
 def read_journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[str]:
     """Return the last lines of a unit's journal, plain text, oldest first.
 
-    `since_s`: those from this second of the clock of the day on. Without those that tell which
-    threads were killed: of an engine on GPUs these are hundreds.
+    `since_s`: only lines from this second since 1970 on. Lines about killed threads are left out:
+    for an engine on GPUs these are hundreds.
     """
     read = f"--lines={lines + MAX_THREADS}"
     since = [] if since_s is None else [f"--since=@{since_s:.0f}"]
@@ -147,5 +148,5 @@ def find_cause(lines: list[str]) -> str:
     if "validation error" in text and at[-1] + 1 < len(lines):
         text += ": " + strip_log_prefix(
             lines[at[-1] + 1]
-        )  # pydantic names the error on the next line
+        )  # pydantic names the error on the next line.
     return text

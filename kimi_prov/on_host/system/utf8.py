@@ -1,4 +1,4 @@
-"""Text is UTF-8 here whatever the machine's locale says: so are models, plans and the world."""
+"""Text is UTF-8 here whatever the machine's locale says, because models and plans are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LOCALE = "C.UTF-8"
 
 
 def adopt() -> None:
-    """Have this process and those that it starts read and write UTF-8."""
+    """Make this process and those that it starts read and write UTF-8."""
     os.environ["LC_ALL"] = _LOCALE
     try:
         locale.setlocale(locale.LC_ALL, _LOCALE)
-    except locale.Error:  # a C library without it, which no supported system has
+    except locale.Error:  # A C library without it, which no supported system has.
         return
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

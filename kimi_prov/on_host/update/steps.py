@@ -1,4 +1,4 @@
-"""Installs what of the operating system waits, in steps between which the machine is watched.
+"""Installs the waiting updates of the operating system, in steps that are watched.
 
 `update VERB` reads one JSON object from standard input and answers with one.
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.update.waiting import Package
 
 Answer = dict[str, Any]
-# Nothing is taken back, removed or freed of a hold: that would be somebody's decision.
+# Updates that apt would do by a downgrade, a removal or against a hold are refused: an
+# administrator has to decide them.
 _OPTIONS = (
     "--yes",
     "--quiet",
@@ -48,15 +49,15 @@ def main(argv: list[str]) -> int:
     verb = _VERBS.get(argv[0] if argv else "")
     if verb is None:
         raise HostError(f"usage: update {' | '.join(_VERBS)}")
-    # apt looks there; the program that is sent has no unit with that file.
+    # apt reads the forward proxy here; the program that is sent has no unit with that file.
     os.environ.update(forward_proxy.read_variables())
     return answer({"ok": True, **verb(json.load(sys.stdin))})
 
 
 def list_updates(request: Answer) -> UpdateLookAnswer:
-    """Refresh apt's lists and say what is to be installed, what is left, and what it takes.
+    """Refresh apt's lists; return what is to be installed, what is left out, and what it takes.
 
-    `defer_restart`: leave out what takes effect by a restart alone. The answer has `words` for
+    `defer_restart`: leave out what takes effect only by a restart. The answer has `words` for
     `download` and `install`.
     """
     try:
@@ -100,7 +101,7 @@ def _describe_package(row: Package) -> UpdatedPackage:
 
 
 def choose(found: list[Package], *, defer: bool) -> tuple[list[Package], list[Answer]]:
-    """Choose what is installed of what waits; the others come with the reason."""
+    """Choose what to install of the waiting packages; return the others with the reason."""
     chosen, left = [], []
     for row in found:
         why = _explain_left(row, defer=defer)
@@ -125,7 +126,7 @@ def _explain_left(row: Package, *, defer: bool) -> str:
 
 
 def simulate(words: list[str]) -> list[Package]:
-    """Return all that installing these would bring. Raises HostError for what is not ours to do."""
+    """Return all that installing these would bring. Raises HostError for what is not allowed."""
     if not words:
         return []
     rows = waiting.parse(apt.run_apt("apt-get", "install", "--simulate", *_OPTIONS, *words))
@@ -139,9 +140,9 @@ def simulate(words: list[str]) -> list[Package]:
 
 
 def _find_headers(rows: list[Package]) -> list[str]:
-    """Return the headers of a new kernel, where a driver is built against them and none come.
+    """Return the headers of a new kernel, where the driver needs them and apt would bring none.
 
-    DKMS builds nothing without them, in silence: the next start would be without GPUs.
+    Without headers DKMS builds nothing and says nothing: the next start would be without GPUs.
     """
     if not _is_built_by_dkms():
         return []
@@ -160,7 +161,7 @@ def _is_built_by_dkms() -> bool:
 
 
 def download(request: Answer) -> Answer:
-    """Fetch the packages: from here on no network is needed."""
+    """Fetch the packages: after this no network is needed."""
     apt.run_apt("apt-get", "install", "--download-only", *_OPTIONS, *_build_package_words(request))
     return {"changed": False}
 
@@ -170,9 +171,9 @@ def _build_package_words(request: Answer) -> list[str]:
 
 
 def _is_serving() -> bool:
-    """Whether an engine behind the proxy takes requests now; of a rank, whether its group serves.
+    """Return whether an engine takes requests; for a rank, whether its group serves.
 
-    Another host has the proxy then.
+    The proxy of a rank's group is on another host.
     """
     where = Paths()
     plan = plans.read_plan(where.plan)
@@ -185,7 +186,7 @@ def _is_serving() -> bool:
 
 
 def require_serving(request: Answer) -> Answer:
-    """Say that this gateway hands requests on. Raises HostError where it does not."""
+    """Return that this gateway passes requests on. Raises HostError where it does not."""
     del request
     plan = plans.read_plan(Paths().plan)
     port = plan["proxy"]["port"] if plan else None
@@ -200,9 +201,9 @@ def require_serving(request: Answer) -> Answer:
 def drain(request: Answer) -> Answer:
     """Send no more requests to the engines, and wait until those under way have ended.
 
-    They get `timeout_s`; what is left then is ended by the restart. Without a proxy there is
-    nothing to drain: on a host that another serves for. Where the run is gone, requests are sent
-    again after `hold_s`. A gateway only counts: what it hands on is cut where it goes.
+    They get `timeout_s`; the restart ends what is left then. Without a proxy there is nothing to
+    drain: on a host of a group that does not serve itself. If this run is cut off, requests are
+    sent again after `hold_s`. A gateway only counts: the requests that it passes on are cut.
     """
     paths, started = Paths(), time.monotonic()
     if not paths.socket.exists():
@@ -226,11 +227,11 @@ def undrain(request: Answer) -> Answer:
 
 
 def _schedule_undrain(seconds: float) -> None:
-    """Let the engines come back into the balance by themselves, where nobody says so till then."""
+    """Undrain the engines after a time by a timer, in case no later step does it."""
     _cancel_undrain()
     done = process.run(
         *("systemd-run", "--quiet", f"--unit={unit_names.UNDRAIN}", f"--on-active={seconds}"),
-        "--description=Kimi: send requests again, for the update that sent no more has gone",
+        "--description=Kimi: send requests again, because the update has ended",
         *(sys.executable, "-I", layout.ZIPAPP, "proxy-state", "undrain"),
     )
     if done.returncode != 0:
@@ -238,33 +239,33 @@ def _schedule_undrain(seconds: float) -> None:
 
 
 def _cancel_undrain() -> None:
-    """Nobody holds the engines out of the balance any more."""
+    """Stop the timer that would undrain the engines."""
     process.run("systemctl", "stop", unit_names.UNDRAIN_TIMER)
 
 
 def install(request: Answer) -> Answer:
-    """Install what was chosen, in a unit of its own; the proxy takes a new HAProxy over.
+    """Install what was chosen, in a unit of its own; reload the proxy for a new HAProxy.
 
-    Raises HostError where a kernel came that the driver has no module for; not with
-    `driver_follows`: another driver is installed next, and is held against that kernel itself.
-    `restarts`: the machine starts again after this, and its engines are drained till then.
+    Raises HostError where a new kernel has no module of the driver; not with `driver_follows`: then
+    another driver is installed next, and checked against that kernel itself. `restarts`: the
+    machine restarts after this, and its engines stay drained till then.
     """
-    # It may take as long again.
+    # A second step may take as long again.
     process.run("systemctl", "try-restart", unit_names.UNDRAIN_TIMER)
     before, auto = apt.list_installed(), process.run("apt-mark", "showauto").stdout.split()
     apt.install_in_unit(unit_names.UPDATE, *_OPTIONS, *_build_package_words(request))
-    # Whom apt is told to install it takes for wanted by somebody, and never removes again.
+    # apt marks packages that are named as installed by hand, and would never remove them again.
     named = {word.partition("=")[0] for word in _build_package_words(request)}
     if again := sorted(named & {name.partition(":")[0] for name in auto}):
         process.run("apt-mark", "auto", *again)
     after = apt.list_installed()
     changed = sorted(name for name in after if before.get(name) != after[name])
-    # A reload starts the new program; requests under way end in the old one. It would send to
-    # drained engines again, and a restart starts the new program anyway.
+    # A reload starts the new program; requests under way end in the old one. It would also send
+    # requests to drained engines again, and a restart of the machine starts the new program anyway.
     reloads = "haproxy" in changed and not request.get("restarts")
     if reloads and units.read_states(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
         units.control("reload", unit_names.PROXY)
-    # What update installed is no drift.
+    # Packages that update installed are no drift.
     applied.amend_packages(Paths())
     if _is_built_by_dkms() and not request.get("driver_follows"):
         driver.require_modules()
@@ -277,9 +278,9 @@ def install(request: Answer) -> Answer:
 
 
 def read_effect(request: Answer) -> Answer:
-    """Say what has not taken effect. With `restarted` that is a failure: raises HostError.
+    """Return what has not taken effect. With `restarted` that is a failure: raises HostError.
 
-    `driver_changed`: the driver is another than at the last apply.
+    `driver_changed`: the driver differs from that of the last apply.
     """
     reasons = waiting.list_restart_reasons(waiting.read_effect())
     if reasons and request.get("restarted"):
@@ -288,7 +289,7 @@ def read_effect(request: Answer) -> Answer:
             "look which kernel its boot loader takes: /etc/default/grub, uname -r",
         )
     if request.get("driver_changed"):
-        # Neither is what came with it a drift.
+        # Packages that came with the driver are no drift either.
         applied.amend_driver(Paths())
     return {"restart_reasons": reasons, "stale_units": waiting.list_stale_units()}
 

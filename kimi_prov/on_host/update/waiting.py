@@ -1,6 +1,6 @@
-"""What of the operating system waits to be installed, or for a restart to take effect.
+"""Updates of the operating system that wait for installation, or for a restart.
 
-Told from apt's own simulation and the lists that are there: nothing is fetched and nothing changed.
+Read from apt's own simulation and its present lists: nothing is fetched and nothing changed.
 
 Decides: which packages are updated, and what needs a restart.
 Applied by: playbooks/update.yml, roles/update, roles/reboot.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.status.host import PackageKind, UpdatesStatus, WaitingPackage
 
 SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
-# What counts only once the machine has started again.
+# Packages that take effect only after a restart of the machine.
 WANTS_RESTART = (KERNEL, MICROCODE)
 # `Inst NAME [INSTALLED] (CANDIDATE LABEL:VERSION/ARCHIVE, ... [ARCHITECTURE])`; a new package has
 # nothing installed.
@@ -41,10 +41,10 @@ _MICROCODE = re.compile(r"(intel|amd64)-microcode")
 # Debian's archive has a label of its own, Ubuntu's a suite.
 _SECURITY = re.compile(r"^[^:]*security|/[\w.-]*-security$", re.IGNORECASE)
 _DEBIANS = re.compile(r"Debian (\S+)")
-# A library, or one of the distribution's programs itself: keepalived links nearly nothing.
+# A shared library, or a program of the distribution: keepalived links to nearly no library.
 _MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*|/usr/s?bin/\S+) \(deleted\)$", re.MULTILINE)
 _REBOOT = "/run/reboot-required"
-# Of all that `status` asks of apt and dpkg together: seconds are usual on a slow disk.
+# Seconds for all questions of `status` to apt and dpkg together: seconds are usual on a slow disk.
 _TIMEOUT_S = 30.0
 _OURS = (
     *(unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB),
@@ -63,7 +63,7 @@ class Package(NamedTuple):
 
 
 def parse(text: str, held: Iterable[str] = ()) -> list[Package]:
-    """Read what apt would install, of the lines of its simulation."""
+    """Parse what apt would install from the lines of its simulation."""
     kept = set(held)
     rows = (_INST.match(line) for line in text.splitlines())
     return [_parse_package(row, kept) for row in rows if row]
@@ -86,16 +86,16 @@ def _find_kind(name: str, version: str, origins: list[str]) -> str:
 
 
 def list_packages() -> list[Package] | None:
-    """Return what waits by the lists that are there; None where apt is not the manager.
+    """Return what waits by the present lists; None where apt is not the package manager.
 
-    Raises HostError where apt does not say it: a broken package, or sources that it cannot read.
+    Raises HostError where apt fails: a broken package, or sources that it cannot read.
     """
     held = run("apt-mark", "showhold")
     if held.returncode == NOT_FOUND:
         return None
     if held.returncode != 0:
         raise HostError(apt.find_reason(held.stderr))
-    # A hold keeps a package from being named at all.
+    # apt does not name a package that is held.
     simulated = apt.run_apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
     found = parse(simulated, held.stdout.split())
     rows = [row for row in found if row.installed and row.kind != DRIVER]
@@ -103,9 +103,9 @@ def list_packages() -> list[Package] | None:
 
 
 def _list_drivers(held: set[str]) -> list[Package]:
-    """Return the driver where the sources have a newer version, whatever is pinned or held.
+    """Return the driver where the sources have a newer version, even if it is pinned or held.
 
-    As one row, for its packages change together; by the name of the package that is asked.
+    Returned as one row, because its packages change together; named by the package that is queried.
     """
     have = steps.select_driver_packages(apt.list_installed())
     if not have:
@@ -123,7 +123,7 @@ def _parse_upstream(version: str) -> list[int]:
 
 
 class Effect(NamedTuple):
-    """What runs and what is installed; empty where it is not known."""
+    """What runs and what is installed; empty where unknown."""
 
     kernel: str
     kernels: list[str]
@@ -136,7 +136,7 @@ class Effect(NamedTuple):
 
 
 def list_restart_reasons(seen: Effect) -> list[str]:
-    """Say why the machine has to start again; empty where it has not."""
+    """Return why the machine has to restart; empty where it need not."""
     found = []
     newest = kernels.find_newest(seen.kernels)
     if newest and kernels.parse_numbers(newest) > kernels.parse_numbers(seen.kernel):
@@ -153,7 +153,7 @@ def list_restart_reasons(seen: Effect) -> list[str]:
 
 
 def read_effect() -> Effect:
-    """Look at what runs, and at what is installed."""
+    """Read what runs, and what is installed."""
     release = os.uname()
     have = apt.list_installed()
     built = _DEBIANS.search(release.version)
@@ -209,7 +209,7 @@ def _list_pids(cgroup: str) -> list[str]:
 
 
 def is_running_replaced(pid: str) -> bool:
-    """Whether a process runs a library whose file is not there any more."""
+    """Return whether a process runs a library whose file does not exist any more."""
     try:
         return _MAPPED.search(read_text(f"/proc/{pid}/maps")) is not None
     except OSError:
@@ -222,16 +222,16 @@ def read_lists_age_s() -> int | None:
     times = [os.stat(path).st_mtime for path in Machine().glob(f"{folder}/*Release")]
     partial = f"{folder}/partial"
     if os.path.isdir(partial):
-        # apt works there at each refresh, also where nothing has changed.
+        # apt writes there at each refresh, even where nothing has changed.
         times.append(os.stat(partial).st_mtime)
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
 def collect(patience_s: float = _TIMEOUT_S) -> UpdatesStatus | None:
-    """Return what `status` tells of it; None where apt is not the manager.
+    """Return the updates as `status` shows them; None where apt is not the package manager.
 
-    Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
-    keep a machine's whole status back.
+    Raises HostError where apt fails, or does not answer in `patience_s` seconds: a hanging apt
+    would delay the machine's whole status.
     """
     with limit_time(patience_s, "apt"):
         return _collect()

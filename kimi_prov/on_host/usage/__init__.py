@@ -1,1 +1,1 @@
-"""What each key used: counted on the machine, held against its limits, and told."""
+"""What each key used: counted on the machine, compared with its limits, and reported."""

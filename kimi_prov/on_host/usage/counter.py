@@ -1,11 +1,12 @@
 """`usage-count`: the one process that counts, kimi-usage.service.
 
-Engines ask it over a socket of the machine whether a key may begin a request, and tell it what the
-request uses: one JSON object a line, and one back for each. It runs as the proxy's user, who says
-anyway who comes in: an engine's user can neither write the database nor end the process.
+Over a Unix socket, engines ask it whether a key may begin a request, and report what the request
+uses: one JSON object a line, and one back for each. It runs as the proxy's user, which
+authenticates the clients anyway: an engine's user can neither write the database nor end the
+process.
 
-A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago. On
-a gateway the same program sums that up, and tells the gateway's proxy whether a key may go on.
+A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago. On a
+gateway the same program adds that up, and answers the gateway's proxy whether a key may go on.
 
 Decides: what counts as usage (what is kept).
 """
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
 
     Answered = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
-# What a power cut may take.
+# Seconds of counts that a power cut may lose.
 SETTLE_S = 10.0
 _LINE_BYTES = 4096
 _NAME_LENGTH = 64
-# Engines that ask at the same moment, while it is busy.
+# Connections of engines that may wait while the process is busy.
 _MAX_BACKLOG = 1024
 _OURS = (
     *(f"usage/{name}.py" for name in ("counter", "store", "windows", "pool", "machines")),
@@ -57,7 +58,7 @@ _GATEWAY = "--gateway"
 
 
 def hash_code() -> str:
-    """Tell this code from that of another version."""
+    """Return the digest that distinguishes this code from another version's."""
     whole = hashlib.sha256()
     for name in _OURS:
         whole.update(pkgutil.get_data("kimi_prov.on_host", name) or b"")
@@ -66,17 +67,17 @@ def hash_code() -> str:
 
 
 class Counter:
-    """Answers engines; `shown`: the file for who collects metrics."""
+    """Answers engines; `shown`: the file for the metrics collector."""
 
     def __init__(self, store: Store, shown: Path) -> None:
         self._store, self._shown = store, shown
-        # At a gateway: what it tells beside.
+        # On a gateway: its own metrics besides.
         self.more: Callable[[], str] = str
         self._code = hash_code()
         self.dirty = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection until it ends; what makes no sense ends it."""
+        """Answer one connection until it ends; a line that makes no sense ends it."""
         try:
             while True:
                 line = await reader.readline()
@@ -92,7 +93,7 @@ class Counter:
             writer.close()
 
     def answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one question. Raises ValueError, KeyError or TypeError for none."""
+        """Answer one question. Raises ValueError, KeyError or TypeError for a bad one."""
         if said.get("do") == "hello":
             return {"ok": True, "code": self._code}
         request, key = _require_word(said["id"]), _require_word(said["key"])
@@ -110,7 +111,7 @@ class Counter:
         return {"ok": True}
 
     async def tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a gateway, which the proxy has let in, with what keys used."""
+        """Answer one request of a gateway, which the proxy has accepted, with what keys used."""
         try:
             await reader.readuntil(b"\r\n\r\n")
             body = json.dumps(self._store.recent(), separators=(",", ":")).encode()
@@ -118,15 +119,15 @@ class Counter:
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            # Who asked has gone, or is no proxy.
+            # The client has gone, or is no proxy.
             pass
         except sqlite3.Error as error:
-            print(f"what keys used cannot be told: {error}", file=sys.stderr, flush=True)
+            print(f"the use of keys cannot be reported: {error}", file=sys.stderr, flush=True)
         finally:
             writer.close()
 
     def settle(self) -> None:
-        """Bring what was counted to the disk, and to who collects it."""
+        """Write the counts to the disk, and to the file of the metrics collector."""
         if not self.dirty:
             return
         self.dirty = False
@@ -155,7 +156,7 @@ def _require_count(value: object) -> int:
 
 
 def open_store(database: Path, keep_days: int) -> Store:
-    """Open the database. One that is broken is put beside it: a service that is up comes first."""
+    """Open the database. A broken one is renamed: the service has to be up first of all."""
     try:
         return Store(database, keep_days=keep_days)
     except sqlite3.DatabaseError as error:
@@ -170,7 +171,7 @@ def open_store(database: Path, keep_days: int) -> Store:
 
 
 class Limits:
-    """Answers a gateway's proxy: `KEY RULE`, a line, is answered `go`, or `no SECONDS TYPE WHY`."""
+    """Answers a gateway's proxy: the line `KEY RULE` gets `go`, or `no SECONDS TYPE WHY`."""
 
     def __init__(self, store: Store, counter: Counter) -> None:
         self._store, self._counter = store, counter
@@ -190,7 +191,7 @@ class Limits:
             writer.close()
 
     def answer(self, key: str, rule: str) -> str:
-        """Return the answer to one question. Raises ValueError or TypeError for none."""
+        """Return the answer to one question. Raises ValueError or TypeError for a bad one."""
         refusal = self.pool.ask(_require_word(key), key_rules.parse(rule).limits)
         if refusal is None:
             return "go"
@@ -201,14 +202,14 @@ class Limits:
 
 
 def _render_gateway_metrics(paths: Paths, apart: Mapping[str, float]) -> str:
-    """Return a gateway's own metrics; nothing before its plan is there."""
+    """Return a gateway's own metrics; nothing before its plan exists."""
     plan = plans.read_plan(paths.plan)
     if not gateways.is_gateway(plan):
         return ""
     try:
         return render(gauges.collect_samples(paths, plan, apart), gauges.HELPS)
     except (OSError, ValueError, LookupError) as error:
-        print(f"nothing is told of the gateway: {error}", file=sys.stderr, flush=True)
+        print(f"the metrics of the gateway are missing: {error}", file=sys.stderr, flush=True)
         return ""
 
 
@@ -224,9 +225,10 @@ async def _listen(address: Path, answered: Answered, mode: int) -> asyncio.Abstr
 async def serve(
     paths: Paths, store: Store, stop: asyncio.Event, ready: Callable[[], None], *, gateway: bool
 ) -> None:
-    """Answer until `stop`; `ready` is called when that has begun."""
+    """Answer until `stop`; `ready` is called once it answers."""
     counter = Counter(store, paths.usage_prom)
-    # The unit's group is the engines'; what gateways ask is the proxy's own.
+    # The group of the unit is that of the engines; the socket for gateways belongs to the proxy's
+    # group.
     servers = [
         await _listen(paths.usage_socket, counter.serve, 0o660),
         await _listen(paths.usage_recent_socket, counter.tell, 0o600),
@@ -263,7 +265,7 @@ async def _run(store: Store, notifier: Notifier, *, gateway: bool) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`usage-count KEEP_DAYS [--gateway]`: count until it is ended."""
+    """`usage-count KEEP_DAYS [--gateway]`: count until the process is ended."""
     gateway = argv[1:] == [_GATEWAY]
     if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
         raise HostError(f"usage: usage-count KEEP_DAYS [{_GATEWAY}]")
@@ -277,7 +279,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_running_code(address: Path, timeout: float = 5.0) -> str | None:
-    """Return the code of the counter that runs; None where none answers."""
+    """Return the digest of the running counter's code; None where none answers."""
     try:
         with socket.socket(socket.AF_UNIX) as channel:
             channel.settimeout(timeout)

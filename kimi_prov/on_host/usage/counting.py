@@ -14,13 +14,13 @@ _TIMEOUT_S = 5.0
 
 
 def find_uncounted(plan: Plan) -> list[int]:
-    """Return the instances whose engine runs since before it could count: limits miss them."""
+    """Return the instances whose engine started before it could count: limits do not see them."""
     ports = [(row["index"], row.get("port")) for row in plan.get("instances") or ()]
     return [index for index, port in ports if port is not None and _is_counting(port) is False]
 
 
 def _is_counting(port: int) -> bool | None:
-    """Whether the engine at a port counts; None where it does not answer."""
+    """Return whether the engine at a port counts; None where it does not answer."""
     engine = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     try:
         engine.request("GET", "/health")

@@ -1,4 +1,4 @@
-"""What keys used, as Prometheus reads it: sums since the counter's first day."""
+"""What keys used as Prometheus metrics: sums since the counter's first day."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 _NAMES = (
     ("kimi_usage_requests_total", "requests", "Requests that a key began"),
-    ("kimi_usage_prompt_tokens_total", "prompt_tokens", "Tokens of a key's questions"),
-    ("kimi_usage_completion_tokens_total", "completion_tokens", "Tokens of the answers to a key"),
+    ("kimi_usage_prompt_tokens_total", "prompt_tokens", "Prompt tokens of a key"),
+    ("kimi_usage_completion_tokens_total", "completion_tokens", "Completion tokens of a key"),
 )
 _REFUSED = "kimi_usage_refused_total"
 
 
 def render_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows of all days together, one a key, as metrics."""
+    """Return the rows of all days together, one a key, as metrics."""
     lines = []
     for name, column, told in _NAMES:
         lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]
@@ -37,7 +37,7 @@ def _escape_label(value: str) -> str:
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], more: str = "") -> None:
-    """Replace the file in one step, readable by whoever collects it; `more`: other metrics."""
+    """Replace the file in one step, readable by the metrics collector; `more`: other metrics."""
     beside = path.with_name(f".{path.name}")
     beside.write_text(render_rows(rows) + more, encoding="utf-8")
     beside.chmod(0o644)

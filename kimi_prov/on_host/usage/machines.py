@@ -1,7 +1,7 @@
 """Asks the counter of each machine behind a gateway what keys used, every second.
 
 Over TLS with the certificate that is pinned for the machine, by the gateway's own key. A machine
-that does not answer is asked on; what it told last counts meanwhile.
+that does not answer is asked again; its last answer counts meanwhile.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 _TIMEOUT_S = 5.0
-# More than this no machine tells: of some thousand keys.
+# Bytes of an answer at most: that is enough for some thousand keys.
 _MAX_BYTES = 16 << 20
 _SILENT = (api_client.ApiError, OSError, http.client.HTTPException)
 
 
 class Machines:
-    """One thread for each machine of the plan; they end with the process, or with their machine."""
+    """One thread for each machine of the plan; it ends with the process, or with its machine."""
 
     def __init__(self, paths: Paths, pool: Pool) -> None:
         self._paths, self._pool = paths, pool
         self._asked: dict[tuple[str, str, int], _Asked] = {}
 
     def measure_clock_skews(self) -> dict[str, float]:
-        """Return by machine its clock less ours, in seconds, of those that told it last time."""
+        """Return each machine's clock minus ours in seconds, if it answered last time."""
         found = {asked.server: asked.apart for asked in list(self._asked.values())}
         return {server: apart for server, apart in found.items() if apart is not None}
 
     def follow(self) -> None:
-        """Ask those whom the plan on the disk has now."""
+        """Ask the machines of the plan that is on the disk now."""
         plan = plans.read_plan(self._paths.plan)
         rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else []
         wanted = {(str(r["server"]), str(r["address"]), int(r["port"])) for r in rows}
@@ -55,18 +55,18 @@ class Machines:
             self._asked[place] = _Asked(self._paths, self._pool, place)
 
     def end(self) -> None:
-        """Ask nobody any more."""
+        """Stop to ask any machine."""
         for asked in self._asked.values():
             asked.end()
 
 
 class _Asked:
-    """One machine, asked by a thread of its own over a connection that stays."""
+    """One machine, asked by a thread of its own over a connection that stays open."""
 
     def __init__(self, paths: Paths, pool: Pool, place: tuple[str, str, int]) -> None:
         self._paths, self._pool, self._place = paths, pool, place
         self.server = place[0]
-        # Its clock less ours, as far as half a round trip tells.
+        # Its clock minus ours, as precisely as half a round trip allows.
         self.apart: float | None = None
         self._over = threading.Event()
         self._line: http.client.HTTPConnection | None = None
@@ -90,14 +90,14 @@ class _Asked:
             if not self._over.is_set():
                 self._pool.update(self.server, document)
         except _SILENT as error:
-            problem = f"does not tell what keys used: {api_client.describe_error(error)}"
+            problem = f"does not report what keys used: {api_client.describe_error(error)}"
         except (ValueError, KeyError, TypeError) as error:
-            problem = f"tells no use of keys: {type(error).__name__}"
+            problem = f"reports no use of keys: {type(error).__name__}"
         if problem:
             self.apart = None
             self._close()
         if problem != self._problem:
-            said = problem or "tells what keys used again"
+            said = problem or "reports what keys used again"
             print(f"{self.server} {said}", file=sys.stderr, flush=True)
         self._problem = problem
 
@@ -114,7 +114,7 @@ class _Asked:
 
 
 def measure_clock_skew(paths: Paths, place: tuple[str, str, int]) -> float | None:
-    """Return a machine's clock less ours, in seconds; None where it does not tell."""
+    """Return a machine's clock minus ours in seconds; None where it does not answer."""
     try:
         line = _connect(paths, place)
         try:
@@ -127,13 +127,13 @@ def measure_clock_skew(paths: Paths, place: tuple[str, str, int]) -> float | Non
 
 def _connect(paths: Paths, place: tuple[str, str, int]) -> http.client.HTTPConnection:
     server, address, port = place
-    # Without a pinned certificate none is the right one.
+    # Where no certificate is pinned, none is accepted.
     pin = tls.compute_fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
     return api_client.connect(api_client.Endpoint(address, port, pin, _TIMEOUT_S))
 
 
 def _request_usage(paths: Paths, line: http.client.HTTPConnection) -> tuple[dict[str, Any], float]:
-    """Return what a machine tells, and by how much its clock is apart."""
+    """Return a machine's answer, and by how many seconds its clock differs."""
     key, asked_at = machine_key.read(paths.machine_key), time.time()
     line.request("GET", key_rules.RECENT, headers={"Authorization": f"Bearer {key}"})
     reply = line.getresponse()

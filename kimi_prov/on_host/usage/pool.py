@@ -1,9 +1,9 @@
 """What keys used on all machines behind a gateway together, and whether one may go on.
 
-Each machine tells every second what it counted. Requests that this gateway let in count at once
-and for a minute, less those that machines have told of: none counts twice, and one that nobody
-answered counts no longer. What a machine told last stays until it tells again, and a minute of it
-passes by this clock.
+Each machine reports every second what it counted. A request that this gateway accepted counts at
+once and for a minute, until a machine reports it: none counts twice, and a request that no machine
+answered stops counting. A machine's last report stays until its next one, and its minute passes by
+this clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Used:
-    """Of one key at one machine: the last minute by our steady clock, and its day so far."""
+    """One key at one machine: the last minute by our steady clock, and its day so far."""
 
     minute: tuple[Row, ...]
     day: tuple[int, int]
@@ -32,14 +32,14 @@ class _Used:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a machine told: its day, and by key what was used."""
+    """A machine's report: its day, and what was used by key."""
 
     day: str
     keys: Mapping[str, _Used]
 
 
 class Pool:
-    """The sums. Machines tell from threads of their own; `wall` is asked by whoever asks."""
+    """The sums. Machines report from their own threads; `wall` is called by the caller's thread."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Pool:
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()
         self._told: dict[str, _Told] = {}
-        # By key and second, the requests of the last minute that this gateway let in.
+        # Requests of the last minute that this gateway accepted, by key and second.
         self._own: dict[str, dict[int, int]] = {}
 
     def update(self, machine: str, document: Mapping[str, Any]) -> None:
-        """Take over what a machine told. Raises ValueError, KeyError or TypeError for what is none.
+        """Store a machine's report. Raises ValueError, KeyError or TypeError for a bad one.
 
-        A clock that is apart matters to its day alone: its minute is told as seconds ago.
+        A wrong clock matters to its day alone: its minute is reported as seconds ago.
         """
         now = self._steady()
         keys = {
@@ -72,13 +72,13 @@ class Pool:
             self._told[machine] = _Told(str(document["day"]), keys)
 
     def retain(self, machines: Iterable[str]) -> None:
-        """Forget what others told: they are behind this gateway no more."""
+        """Forget the reports of machines that are no longer behind this gateway."""
         wanted = set(machines)
         with self._lock:
             self._told = {name: told for name, told in self._told.items() if name in wanted}
 
     def ask(self, key: str, limits: Mapping[str, int]) -> Refusal | None:
-        """Let a request of a key begin and count it, or say which limit keeps it out."""
+        """Accept a request of a key and count it, or return the limit that refuses it."""
         now, wall = self._steady(), self._wall()
         with self._lock:
             own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.usage import UsageOfDay, UsageOfHost
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-# Before every day, and after the row of all days.
+# The first is before every day, the second after the row of all days.
 MIN_DAY = "0000-00-00"
 MAX_DAY = "9999-99-99"
 
@@ -55,7 +55,7 @@ def _read_rows(database: Path, since: str, until: str) -> list[UsageOfDay]:
 
 
 def main(argv: list[str]) -> int:
-    """`usage [SINCE UNTIL]`; an empty one stands for all days before, or after."""
+    """`usage [SINCE UNTIL]`; an empty one means all days before, or after."""
     if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv if day):
         raise HostError("usage: usage [SINCE UNTIL], days as 2026-11-24")
     since, until = argv or ("", "")

@@ -1,6 +1,6 @@
-"""The counter's memory: a database of requests and tokens by key and day, and of the last minute.
+"""The counter's database: requests and tokens by key and day, and of the last minute.
 
-Days are UTC's. No question and no answer is in it, nor who asked from where.
+Days are in UTC. The database holds no question, no answer and no client's address.
 
 Decides: what an API key may do: expiry and limits (the limits; the proxy holds the expiry).
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.usage.windows import Refusal
 
 SCHEMA = 1
-# A request is known by its id for so long after its end: what was told twice counts once.
+# Seconds after its end for which a request is known by its id: what is reported twice counts once.
 KNOWN_S = 900
-# Days are forgotten by a time that passes so many times as fast as the counter runs, at most. So a
-# clock that is years ahead takes a day of the history in an hour, and not all of it at once; a
-# machine that was off for two months makes them up in three days.
+# Days are deleted by a clock that runs at most this many times as fast as the counter. So a clock
+# that is years ahead deletes a day of the history in an hour, not all of it at once; a machine that
+# was off for two months catches up in three days.
 _FORGETS = 24
-# The row of a key that no day holds: of all days, those that are gone as well.
+# The row of a key over all days, deleted ones included.
 EVER = ""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS used (
@@ -74,7 +74,7 @@ INSERT INTO minute (key, second, requests, tokens) VALUES (?, ?, ?, ?)
 ON CONFLICT (key, second) DO UPDATE SET
     requests = requests + excluded.requests, tokens = tokens + excluded.tokens
 """
-# Of a backup: the larger number of all days together, so that putting it back twice adds nothing.
+# From a backup: the larger sum of all days counts, so that restoring it twice adds nothing.
 _KEPT = """
 INSERT INTO used (key, day, requests, prompt_tokens, completion_tokens, last_at)
 VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key, day) DO UPDATE SET
@@ -99,10 +99,11 @@ _DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
 class Clock:
-    """The machine's clock, kept from giving a day back: set back by up to a day, it runs on.
+    """The machine's clock; it does not repeat a day that was deleted.
 
-    It does so at half the speed until the machine's has come up with it. A clock that was further
-    ahead than a day had been wrong, and is believed now.
+    If the machine's clock is set back by up to a day, this one runs at half the speed until the
+    machine's clock has caught up. If the clock is
+    set back by more than a day, it had been wrong before, and the new time is used.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Clock:
         self._at, self._since = latest, steady()
 
     def steady(self) -> float:
-        """Return seconds of the clock that nobody sets."""
+        """Return seconds of the monotonic clock."""
         return self._steady()
 
     def now(self) -> float:
@@ -139,11 +140,11 @@ def format_day(at: float) -> str:
 
 
 class Store:
-    """The database, as its one writer has it open."""
+    """The database, opened by its only writer."""
 
     def __init__(self, path: Path, *, keep_days: int, clock: Clock | None = None) -> None:
         self._db = sqlite3.connect(str(path), isolation_level=None)
-        # A commit survives the end of this process; `settle` makes all of them survive a power cut.
+        # A commit survives the end of this process; `settle` makes all commits survive a power cut.
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_TABLES)
@@ -154,7 +155,7 @@ class Store:
         self._keep_days = keep_days
         latest = self._number("SELECT latest FROM clock")
         self._clock = clock or Clock(latest or 0.0)
-        # An earlier version forgot by the clock.
+        # An earlier version deleted days by the machine's clock.
         forgets = self._number("SELECT at FROM forgets") or latest
         self._forgets = self._clock.now() if forgets is None else float(forgets)
         self._forgot = self._clock.steady()
@@ -164,14 +165,14 @@ class Store:
         return row[0] if row else None
 
     def close(self) -> None:
-        """Close the database; everything is in its one file then."""
+        """Close the database; everything is then in its one file."""
         self._db.close()
 
     def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Refusal | None:
-        """Let a request of a key begin and count it, or say which limit keeps it out."""
+        """Accept a request of a key and count it, or return the limit that refuses it."""
         now = self._clock.now()
         with self._transaction():
-            # Known: the answer to the same question was lost.
+            # The request is known: the answer to the same question was lost.
             refusal = None if self._request(request) else self._find_refusal(key, limits, now)
             if refusal:
                 for day in (format_day(now), EVER):
@@ -181,9 +182,9 @@ class Store:
         return refusal
 
     def tell(self, request: str, key: str, prompt: int, completion: int, *, ended: bool) -> None:
-        """Take over what a request has used so far; told twice it counts once.
+        """Add what a request has used so far; a report that comes twice counts once.
 
-        A request that nobody asked for began while the counter was away, and counts from now on.
+        A request that was never asked for began while the counter was away, and counts from now on.
         """
         now = self._clock.now()
         with self._transaction():
@@ -222,7 +223,7 @@ class Store:
         self._db.execute(_MINUTE, (key, int(now), requests, prompt + completion))
 
     def _find_refusal(self, key: str, limits: Mapping[str, int], now: float) -> Refusal | None:
-        """Return the limit that keeps a key out the longest; None where it may ask."""
+        """Return the limit that blocks a key the longest; None where it may ask."""
         found = [*self._check_minute(key, limits, now), *self._check_day(key, limits, now)]
         return windows.find_longest(found)
 
@@ -240,7 +241,7 @@ class Store:
         """Return what keys used today and in the last minute, for a gateway.
 
         {"now": seconds since 1970, "day", "keys": {name: {"day": [requests, tokens], "minute":
-        [[seconds ago, requests, tokens], ...]}}}; a key that asked nothing today is not there.
+        [[seconds ago, requests, tokens], ...]}}}; a key without requests today is left out.
         """
         now = self._clock.now()
         day = format_day(now)
@@ -259,7 +260,7 @@ class Store:
         for key, second, requests, tokens in rows:
             row = keys.setdefault(key, {"day": [0, 0], "minute": []})
             row["minute"].append([int(now) - second, requests, tokens])
-        # The machine's own clock, set back or not: a gateway compares it with its own.
+        # The machine's own clock, even if it was set back: a gateway compares it with its own.
         return {"now": round(time.time(), 3), "day": day, "keys": keys}
 
     def now(self) -> float:
@@ -267,13 +268,13 @@ class Store:
         return self._clock.now()
 
     def refuse(self, key: str, reason: str) -> None:
-        """Count a refusal that was decided elsewhere: over several machines."""
+        """Count a refusal that a gateway decided over several machines."""
         with self._transaction():
             for day in (format_day(self.now()), EVER):
                 self._db.execute(_REFUSED, (key, day, reason))
 
     def settle(self) -> None:
-        """Make what was counted survive a power cut, and forget what nobody asks for any more."""
+        """Make the counts survive a power cut, and delete what is not needed any more."""
         now = self._clock.now()
         steady = self._clock.steady()
         self._forgets = min(now, self._forgets + _FORGETS * (steady - self._forgot))
@@ -290,7 +291,7 @@ class Store:
                 "ON CONFLICT (one) DO UPDATE SET at = excluded.at",
                 (int(self._forgets),),
             )
-            # Of a clock that was far ahead there are some to come.
+            # A clock that was far ahead left rows of the future.
             self._db.execute(
                 "DELETE FROM minute WHERE second NOT BETWEEN ? AND ?", _find_last_minute(now)
             )
@@ -308,7 +309,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Do all or nothing of what is inside."""
+        """Run the body as one transaction."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -318,14 +319,14 @@ class Store:
         self._db.execute("COMMIT")
 
     def rows(self, since: str = "", until: str = "9999") -> list[UsageOfDay]:
-        """Return what `read_rows` does."""
+        """Return the same rows as `read_rows`."""
         return read_rows(self._db, since, until)
 
 
 def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[UsageOfDay]:
     """Return a row a key and day from `since` to `until`, both included; `EVER` is a day as well.
 
-    Of each: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
+    Each row: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     used = db.execute(
@@ -346,13 +347,13 @@ def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> l
 
 
 def read(path: Path, since: str = "", until: str = "9999") -> list[UsageOfDay]:
-    """Do `read_rows` on a database that another process writes; nothing where there is none.
+    """Return `read_rows` of a database that another process writes; nothing where there is none.
 
-    Raises sqlite3.Error where it is none, or of another form.
+    Raises sqlite3.Error for a file of another form.
     """
     if not path.exists():
         return []
-    # Not `mode=ro`: a reader of a write-ahead log may have to make its index.
+    # Not `mode=ro`: a reader of a write-ahead log may have to create its index.
     with closing(sqlite3.connect(str(path), timeout=10)) as db:
         db.execute("PRAGMA query_only=ON")
         return read_rows(db, since, until)
@@ -364,7 +365,7 @@ def export_rows(path: Path) -> bytes:
 
 
 def parse_rows(rows: object) -> Iterator[dict[str, Any]]:
-    """Give rows of a backup, checked. Raises ValueError, KeyError or TypeError for others."""
+    """Parse rows of a backup. Raises ValueError, KeyError or TypeError for another form."""
     if not isinstance(rows, list):
         raise TypeError("no list")
     for row in rows:
@@ -380,7 +381,7 @@ def parse_rows(rows: object) -> Iterator[dict[str, Any]]:
 
 
 def import_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows of a backup. Of a key and day that are there already, what is there counts."""
+    """Add rows of a backup. A row of the same key and day that exists already stays."""
     with closing(sqlite3.connect(str(path), isolation_level=None, timeout=30)) as db:
         db.execute("BEGIN IMMEDIATE")
         for row in rows:

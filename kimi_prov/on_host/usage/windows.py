@@ -1,6 +1,6 @@
-"""Whether a key has used enough of a minute or a day: decisions alone, without effects.
+"""Decides whether a key has used enough of a minute or a day, without effects.
 
-Times are in seconds of one clock, whichever; a minute is any sixty seconds.
+Times are in seconds of one clock, of any kind; a minute is any sixty seconds.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60
 DAY_S = 86400
-# Second, requests and tokens of it; the oldest first.
+# Second, and its requests and tokens; the oldest first.
 Row = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Which limit a key has reached, and in how many seconds it may ask again."""
+    """The limit that a key has reached, and in how many seconds it may ask again."""
 
     reason: str
     wait_s: int
 
 
 def check_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
-    """Give the limits of a minute that rows of the last one reach."""
+    """Return the limits of a minute that the rows of the last minute reach."""
     requests = [(at, number) for at, number, _ in rows]
     tokens = [(at, number) for at, _, number in rows]
     for counts, reason in ((requests, "requests_per_minute"), (tokens, "tokens_per_minute")):
@@ -38,7 +38,7 @@ def check_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> 
 def _wait_for_room(
     counts: Sequence[tuple[float, int]], limit: int, reason: str, now: float
 ) -> Iterator[Refusal]:
-    """Give the refusal until so much of the last minute has passed that less than a limit is left.
+    """Return the refusal until the last minute holds less than the limit again.
 
     `counts`: second and number, the oldest first.
     """
@@ -48,13 +48,13 @@ def _wait_for_room(
     for at, count in counts:
         used -= count
         if used < limit:
-            # So many seconds on, this second and those before it are a minute ago.
+            # After this many seconds, this second and those before it are a minute ago.
             yield Refusal(reason, max(math.ceil(at + MINUTE_S - now), 1))
             return
 
 
 def check_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
-    """Give the limits of a day that its requests and tokens reach; `now` in seconds since 1970."""
+    """Return the limits of a day that its counts reach; `now` in seconds since 1970."""
     for number, reason in zip(used, ("requests_per_day", "tokens_per_day")):
         if reason in limits and number >= limits[reason]:
             yield Refusal(reason, math.ceil(DAY_S - now % DAY_S) or 1)
@@ -63,9 +63,10 @@ def check_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Ite
 def check_unconfirmed_day(
     used: Sequence[int], untold: Sequence[Row], limits: Mapping[str, int], now: float
 ) -> Iterator[Refusal]:
-    """Give the limit of a day that only requests reach of which nobody knows yet who answers them.
+    """Return the limit of a day that is reached only by requests that no machine has reported yet.
 
-    It holds until so many of them are a minute ago, and not for the day: perhaps nobody does.
+    It holds until enough of them are a minute ago, and not for the day: perhaps no machine answers
+    them.
     """
     left = limits.get("requests_per_day", 0) - used[0]
     if left > 0:
@@ -74,7 +75,7 @@ def check_unconfirmed_day(
 
 
 def find_newest(rows: Sequence[Row], count: int) -> list[Row]:
-    """Return the last `count` requests of rows: those before them were told of first."""
+    """Return the last `count` requests of rows: earlier requests are reported first."""
     found: list[Row] = []
     for at, requests, tokens in reversed(rows):
         if count <= 0:
@@ -85,5 +86,5 @@ def find_newest(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def find_longest(found: Sequence[Refusal]) -> Refusal | None:
-    """Return the limit that keeps a key out the longest; None where it may ask."""
+    """Return the limit that blocks a key the longest; None where it may ask."""
     return max(found, key=lambda refusal: refusal.wait_s, default=None)

@@ -1,1 +1,1 @@
-"""A watchdog over this machine's engines: sees that one hangs, keeps why, and restarts it."""
+"""A watchdog over this machine's engines: it detects a hanging one, keeps evidence, restarts it."""

@@ -1,8 +1,9 @@
-"""What is kept of an engine that hangs, before it is restarted: a folder of plain files.
+"""The evidence of an engine that hangs, collected before its restart: a folder of files.
 
-Each folder is bounded, and so is their number. No environment of a process goes in, no variable of
-a program, no request and no answer; secrets of this machine are masked. What cannot be gathered in
-its time is left out and told: an engine is not kept from its restart by a GPU that does not answer.
+The size of each folder and the number of folders are bounded. No environment of a process is
+stored, no variable of a program, no request and no answer; secrets of this machine are masked. What
+cannot be collected in its time is left out and reported: a GPU that does not answer does not
+prevent the restart of an engine.
 
 Decides: when an engine hangs, and what happens then (what is kept).
 """
@@ -34,23 +35,23 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 SUMMARY = "summary.json"
-# Bundles that are kept, and bytes of one file of a bundle; it has at most nine.
+# Number of bundles that are kept, and bytes of one file of a bundle, which has at most nine files.
 MAX_BUNDLES = 5
 MAX_BYTES = 512 << 10
-# Seconds for all of a bundle, and for one program.
+# Seconds for a whole bundle, and for one program.
 TIMEOUT_S = 45.0
 _PROGRAM_S = 15.0
 _LINES = 400
 _PART = ".part-"
-# The proxy asks that every two seconds.
+# The proxy sends this request every two seconds.
 _HEALTH = re.compile(r'"GET /health HTTP')
 
 
 @dataclass(frozen=True)
 class Hang:
-    """What hangs: its unit, the unit's control group, why it is told so, and what it last counted.
+    """An engine that hangs: its unit, its control group, the reason, and its last counters.
 
-    `stacks`: the program that reads the stacks of Python, where there is one.
+    `stacks`: the program that reads Python's stacks, where there is one.
     """
 
     unit: str
@@ -64,7 +65,7 @@ class Hang:
 def save_bundle(
     paths: Paths, hang: Hang, at: float, whole_s: float = TIMEOUT_S
 ) -> tuple[str, list[str]]:
-    """Keep a bundle, and remove the oldest; return its name and what could not be gathered.
+    """Write a bundle, and remove the oldest; return its name and what could not be collected.
 
     `at`: seconds since 1970. Raises OSError where nothing can be written.
     """
@@ -116,7 +117,7 @@ class _Gathering:
         self._missing: dict[str, str] = {}
 
     def gather(self, parts: Mapping[str, Callable[[], str]]) -> None:
-        """Gather each part by itself."""
+        """Collect each part by itself."""
         for name, part in parts.items():
             try:
                 text = part()
@@ -127,14 +128,14 @@ class _Gathering:
             self._done.append(name)
 
     def close(self, wanted: Sequence[str], whole_s: float) -> dict[str, str]:
-        """Return why each part that is not there is not."""
+        """Return, for each missing part, why it is missing."""
         with self._lock:
             self._closed = True
         late = f"not gathered within {whole_s:.0f} s"
         return {**self._missing, **{name: late for name in wanted if name not in self._done}}
 
     def write(self, name: str, text: str, *, last: bool = False) -> None:
-        """Write a part, masked, clean and bounded: of a log the end, of all else the beginning."""
+        """Write a part, masked, clean and bounded: of a log the end, else the beginning."""
         content = clean_text.clean_block(self._secrets.mask(text)).encode("utf-8", "replace")
         over = len(content) - MAX_BYTES
         if over > 0:
@@ -152,7 +153,7 @@ class _Gathering:
 
 
 def _read_stacks(pids: list[int], program: Path | None) -> str:
-    """Read what each process computes, without stopping it: no variable's value is read."""
+    """Read the Python stack of each process without stopping it; no variable's value is read."""
     if program is None or not program.exists():
         raise HostError("py-spy is not installed: the next apply tries again")
     found = []
@@ -192,9 +193,10 @@ def _read_gpus() -> str:
 
 
 def _run_program(command: Sequence[str]) -> tuple[bool, str]:
-    """Run a program; whether it ended well, and what it wrote.
+    """Run a program; return whether it succeeded, and its output.
 
-    One that the kernel holds, as a GPU that fell off the bus holds nvidia-smi, is not waited for.
+    A program that the kernel blocks, as a GPU that fell off the bus blocks nvidia-smi, is not
+    waited for.
     """
     try:
         process = subprocess.Popen(
@@ -217,7 +219,7 @@ def _run_program(command: Sequence[str]) -> tuple[bool, str]:
 
 
 def list_names(paths: Paths) -> list[str]:
-    """Name the bundles that are there, the oldest first."""
+    """Name the bundles, the oldest first."""
     found = (path for path in paths.hangs.glob("*") if not path.name.startswith("."))
     return sorted(path.name for path in found if path.is_dir() and not path.is_symlink())
 

@@ -1,10 +1,10 @@
-"""What is to be done about an engine, from looks at it: decisions alone, without effects.
+"""Decides what is done about an engine, from samples of its state, without effects.
 
-`/health` of an engine says no more than that its web server runs. So an engine is suspected when
-somebody waits for it and none of its steps comes for longer than the plan's slowest step takes;
-then it is asked for one token; and it hangs when that, too, does not come in its time, and still no
-step did. An engine that computes on the machine's own processors may take a long prompt in as one
-step: while it computes it has that step's time. Times are in seconds of a monotonic clock.
+`/health` of an engine says no more than that its web server runs. So an engine is suspected when a
+request waits for it and it makes no step for longer than the plan's slowest step takes. Then it is
+asked for one token; it hangs when the token does not come in its time either, and still no step was
+made. An engine that computes on the CPU may process a long prompt as one step: while it computes,
+it has that step's time. Times are in seconds of a monotonic clock.
 
 Decides: when an engine hangs, and what happens then.
 Applied by: roles/watchdog.
@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Processors' worth of time by which an engine is known to compute: one whose worker stands still
-# was seen to use 0.003, one that computes a whole one.
+# Cores in use above which an engine is known to compute: an engine whose worker stands still was
+# measured at 0.003, one that computes at a whole core.
 _COMPUTES = 0.1
 
 
 class What(Enum):
     """What is to be done.
 
-    QUIET: nothing is judged now. IDLE: nobody waits. WORKS: steps come. WAIT: none comes, and not
-    for long enough. ASK: ask for a token now. ASKED: wait for the answer. HANGS: it does not go on.
+    QUIET: nothing is decided now. IDLE: no request waits. WORKS: the engine makes steps. WAIT: it
+    makes none, but not for long enough. ASK: ask for a token now. ASKED: wait for the answer.
+    HANGS: it makes no progress.
     """
 
     QUIET, IDLE, WORKS, WAIT, ASK, ASKED, HANGS = range(7)
@@ -41,8 +42,9 @@ class What(Enum):
 class Limits:
     """Seconds. `quiet`: without a step, before it is asked; `ask`: for the answer.
 
-    `computing`: in place of `quiet`, while its processes use the machine's own. `every`: between
-    two looks. `asks`: whether it is asked at all; where somebody else asks, it hangs after `quiet`.
+    `computing`: in place of `quiet`, while its processes use the CPU. `every`: between two samples.
+    `asks`: whether the watchdog asks it at all; where a group's supervisor asks, it hangs after
+    `quiet`.
     """
 
     quiet: float
@@ -53,7 +55,7 @@ class Limits:
 
     @property
     def gap(self) -> float:
-        """Seconds between two looks after which nothing is known of the time between them."""
+        """Return after how many seconds the time between two samples counts as unknown."""
         return 3 * self.every + self.quiet / 2
 
 
@@ -61,7 +63,7 @@ class Limits:
 class Question:
     """Our own question: when it was asked first, and whether an answer may still come.
 
-    `problem`: why none came, of the last time that it was asked.
+    `problem`: why the last question had no answer.
     """
 
     since: float
@@ -71,13 +73,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at an engine.
+    """One sample of an engine.
 
-    `start` tells its present start from every other, empty where it does not serve. `held`: why
-    nothing is to be judged now. `steps`: what its steps move, None where it did not tell. `waits`:
-    how many requests somebody waits for, by the engine or by the proxy before it. `cpu`: seconds
-    that its processes have used since their start. `question`: ours, without an answer so far;
-    `answered`: when the last one was answered.
+    `start` identifies its present start, empty where it does not serve. `held`: why nothing is
+    decided now. `steps`: the counters that its steps change, None where it did not answer. `waits`:
+    the number of requests that wait for the engine, in it or in the proxy before it. `cpu`: seconds
+    of CPU that its processes have used since their start. `question`: ours, without an answer so
+    far; `answered`: when the last one was answered.
     """
 
     at: float
@@ -92,7 +94,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be done, why, and for how many seconds no step came."""
+    """What is to be done, why, and for how many seconds no step was made."""
 
     what: What
     why: str = ""
@@ -100,7 +102,7 @@ class Verdict:
 
 
 def classify(samples: Sequence[Sample], limits: Limits) -> Verdict:
-    """Judge an engine by the looks at it, the oldest first; the last one is of now."""
+    """Decide about an engine by its samples, the oldest first; the last one is the present."""
     now = samples[-1]
     if now.held:
         return Verdict(What.QUIET, now.held)
@@ -113,14 +115,14 @@ def classify(samples: Sequence[Sample], limits: Limits) -> Verdict:
 
 
 def _has_moved(samples: Sequence[Sample]) -> bool:
-    """Whether a step came between the last two looks, as far as they can be compared."""
+    """Return whether a step was made between the last two samples, if they can be compared."""
     before, now = samples[-2:] if len(samples) > 1 else (samples[-1], samples[-1])
     known = before.steps is not None and now.steps is not None
     return known and before.start == now.start and before.steps != now.steps
 
 
 def _classify_still(now: Sample, first: Sample, limits: Limits) -> Verdict:
-    """Judge an engine that has made no step since the look `first`."""
+    """Decide about an engine that has made no step since the sample `first`."""
     still = now.at - first.at
     why = _describe_so_far(now, still)
     computes = now.cpu - first.cpu >= _COMPUTES * still > 0
@@ -141,21 +143,21 @@ def _classify_still(now: Sample, first: Sample, limits: Limits) -> Verdict:
 
 def _describe_so_far(now: Sample, still: float) -> str:
     if now.steps is None:
-        return f"it tells nothing of its steps for {still:.0f} s"
+        return f"it reports no steps for {still:.0f} s"
     requests = "request waits" if now.waits == 1 else "requests wait"
     return f"no step for {still:.0f} s while {now.waits} {requests} or run"
 
 
 def _is_suspect(sample: Sample) -> bool:
-    """Whether somebody waits, or an engine that serves tells nothing at all."""
+    """Return whether a request waits, or a serving engine reports nothing at all."""
     return sample.waits > 0 or sample.steps is None
 
 
 def _find_first_still(samples: Sequence[Sample], limits: Limits) -> Sample | None:
-    """Return the look since which no step came though somebody waits; None where nobody waits now.
+    """Return the sample since which requests wait without a step; None where none waits now.
 
-    A look that was held, of another start or long before the next one ends the time: of what was
-    before it nothing is known. So does an answer to our own question.
+    A sample that was held, of another start or long before the next one ends that time: nothing is
+    known of the time before it. An answer to our own question ends it too.
     """
     first = now = samples[-1]
     if not _is_suspect(now):

@@ -1,4 +1,4 @@
-"""What the watchdog looks at: systemd, the proxy, the engine's metrics, its processes."""
+"""The watchdog's observations: systemd, the proxy, the engine's metrics, its processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
-# Who renews the apply lock less often has gone, or waits for something that needs no engine.
+# A holder that renews the apply lock less often has gone, or waits for something that needs no
+# engine.
 _LOCK_FRESH_S = 900.0
-# Units that do something with the engines, or with the machine below them, while they run.
+# Units that, while they run, change the engines or the machine below them.
 _BUSY_UNITS = (
     unit_names.REST,
     unit_names.SWITCH,
@@ -44,7 +45,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is so at one moment: why nothing is judged, units by name, engines at the proxy."""
+    """The state at one moment: why nothing is decided, units by name, engines at the proxy."""
 
     held: str
     units: Mapping[str, Mapping[str, str]]
@@ -53,10 +54,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Looked:
-    """One engine at that moment, as a sample has it; `text`: its metrics, as they came.
+    """The state of one engine at that moment, as a sample has it; `text`: its raw metrics.
 
     `serves`: its unit is active, so this start of it has answered a chat. `out`: the proxy sends it
-    nothing, and not because it drains.
+    no requests, for another reason than a drain.
     """
 
     start: str
@@ -71,7 +72,7 @@ class Looked:
 
 
 def list_engines(plan: MachinePlan) -> list[Engine]:
-    """Return the engines of a plan that can be asked: all but a host's part of another's."""
+    """Return the engines of a plan that can be asked: all but the rank of a group."""
     return [
         Engine(row["index"], unit_names.get_engine_unit(row), port)
         for row in plan.get("instances") or ()
@@ -80,14 +81,14 @@ def list_engines(plan: MachinePlan) -> list[Engine]:
 
 
 def observe_machine(paths: Paths, found: list[Engine]) -> Machine:
-    """Look at what all engines have in common."""
+    """Observe what all engines have in common."""
     names = [engine.unit for engine in found]
     shown = units.read_properties([*names, *_BUSY_UNITS], _PROPERTIES)
     return Machine(_explain_pause(paths, shown), shown, _read_proxy(paths))
 
 
 def _explain_pause(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
-    """Say why no engine of this machine is to be judged now; empty where they are."""
+    """Return why nothing is decided about the engines of this machine now; empty where it is."""
     holder = apply_lock.find_holder(fresh_s=_LOCK_FRESH_S)
     if holder is not None:
         who = clean_text.clean_line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
@@ -110,9 +111,9 @@ def _read_proxy(paths: Paths) -> dict[str, dict[str, Any]]:
 def observe_engine(
     found: Engine, around: Machine, timeout_s: float, *, ours: bool = False
 ) -> Looked:
-    """Look at one engine; one that is not to be judged is not asked.
+    """Observe one engine; an engine about which nothing is decided is not asked.
 
-    `ours`: one that is out was taken out by the watchdog, and is judged all the same.
+    `ours`: the watchdog itself took this engine out of the balance, so it is observed all the same.
     """
     unit = around.units.get(found.unit, {})
     state = unit.get("ActiveState", "")
@@ -138,7 +139,7 @@ def observe_engine(
         out,
         text if not refusal else "",
         metrics.count_steps(text) if told else None,
-        # An engine whose worker stood still before a request came tells of none.
+        # An engine whose worker stood still before a request came reports no waiting request.
         max(running, int(server.get("requests") or 0)),
         processes.sum_cpu_seconds(processes.list_pids(cgroup)),
     )

@@ -1,7 +1,7 @@
-"""What the processes of an engine are at, as the kernel tells it: no process is stopped for that.
+"""What the processes of an engine do, read from the kernel without stopping a process.
 
-The kernel's own stack of a process (/proc/PID/stack) is for who may administer the whole machine
-(CAP_SYS_ADMIN), which the watchdog may not: where in the kernel each thread waits is told instead.
+The kernel's own stack of a process (/proc/PID/stack) needs CAP_SYS_ADMIN, which the watchdog does
+not have: instead, the kernel function in which each thread waits is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = re.compile(
     r"Mems_allowed_list|voluntary_ctxt_switches|nonvoluntary_ctxt_switches):",
 )
 _MAX_THREADS = 2000
-# As the kernel numbers the states of a TCP connection.
+# The kernel's numbers of the states of a TCP connection.
 _TCP = {
     "01": "established", "02": "syn sent", "03": "syn received", "04": "fin wait 1",
     "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -34,7 +34,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def list_pids(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
-    """Return the processes of a unit by its control group, the first started first."""
+    """Return the processes of a unit by its control group, the earliest started first."""
     if not cgroup:
         return []
     listed = read_text(groups / cgroup.lstrip("/") / "cgroup.procs").split()
@@ -42,7 +42,7 @@ def list_pids(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
 
 
 def sum_cpu_seconds(pids: list[int], proc: Path = PROC) -> float:
-    """Return the seconds of CPU that these processes have used; of one that is gone, none."""
+    """Return the seconds of CPU that these processes have used; 0 for one that is gone."""
     used = 0
     for pid in pids:
         fields = _read_stat(proc / str(pid))
@@ -51,7 +51,7 @@ def sum_cpu_seconds(pids: list[int], proc: Path = PROC) -> float:
 
 
 def _read_stat(process: Path) -> list[str]:
-    """Return the fields of `stat` after the name, which may hold anything."""
+    """Return the fields of `stat` after the name, which may hold any characters."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -59,7 +59,7 @@ def _read_stat(process: Path) -> list[str]:
 
 
 def describe_processes(pids: list[int], proc: Path = PROC) -> str:
-    """Write for each process its state, and where in the kernel its threads are."""
+    """Return, for each process, its state, and where in the kernel its threads are."""
     return "\n".join(line for pid in pids for line in _describe_process(pid, proc))
 
 
@@ -91,7 +91,7 @@ def _read_or_explain(path: Path) -> str:
 
 
 def describe_sockets(pids: list[int], proc: Path = PROC) -> str:
-    """Write the TCP connections of these processes: ends, state, bytes that nobody has read yet."""
+    """Return the TCP connections of these processes: ends, state, bytes that were not read yet."""
     owner = {inode: pid for pid in pids for inode in _list_inodes(proc / str(pid))}
     lines = []
     for name in ("net/tcp", "net/tcp6"):

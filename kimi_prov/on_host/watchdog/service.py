@@ -1,7 +1,7 @@
-"""`watchdog` sees that an engine of this machine hangs, keeps why, and restarts it.
+"""`watchdog` detects that an engine of this machine hangs, keeps evidence, and restarts it.
 
-Runs until it is ended, or until its program was replaced: systemd starts it again. What it decides
-is in classify.py; here are the looks, the question, the bundle, the restart and the words for each.
+Runs until it is ended, or until its program was replaced: systemd starts it again. The decisions
+are in classify.py; this module observes, asks, writes the bundle, restarts and logs.
 
 Decides: when an engine hangs, and what happens then (the service).
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.watchdog.observe import Engine, Looked
 
 ASKER = "watchdog"
-# Of one look at the engine's metrics.
+# Seconds for one read of the engine's metrics.
 _METRICS_S = 5.0
 _SYSTEMCTL_S = 60.0
 _GOES_ON = (What.IDLE, What.WORKS, What.WAIT)
@@ -64,12 +64,12 @@ def main(argv: list[str]) -> int:
     try:
         return watchdog.run(Notifier.from_environment(os.environ))
     finally:
-        # Nobody is left who would see that it answers again.
+        # After this process ends, nothing would notice that the engine answers again.
         watchdog.give_back()
 
 
 class Watchdog:
-    """All engines of this machine, looked at one after the other."""
+    """All engines of this machine, observed one after the other."""
 
     def __init__(
         self, paths: Paths, limits: Limits, restarts: int, stacks: Path | None = None
@@ -81,7 +81,7 @@ class Watchdog:
         self._said: dict[str, str] = {}
 
     def run(self, notifier: Notifier) -> int:
-        """Look again and again; 0 once the program on the disk is another one."""
+        """Observe again and again; return 0 once the program on the disk is another one."""
         program = _read_program_version(self._paths)
         while True:
             notifier.alive()
@@ -89,12 +89,12 @@ class Watchdog:
             self.turn(notifier)
             calm = not any(watch.stalled for watch in self._watches.values())
             if calm and _read_program_version(self._paths) != program:
-                print("the program was replaced: starting anew", flush=True)
+                print("the program was replaced: starting again", flush=True)
                 return 0
             time.sleep(max(0.2, self._limits.every - (time.monotonic() - began)))
 
     def turn(self, notifier: Notifier) -> None:
-        """Look once at every engine of the plan that is in place, and do what is to be done."""
+        """Observe every engine of the present plan once, and do what is to be done."""
         plan = plans.read_machine_plan(self._paths.plan)
         found = observe.list_engines(plan)
         around = observe.observe_machine(self._paths, found)
@@ -113,10 +113,10 @@ class Watchdog:
         self._keep_record()
         self._publish({engine.unit: engine.index for engine in found})
         waits = [unit for unit, watch in self._watches.items() if watch.stalled]
-        notifier.status(f"no step of {', '.join(waits)}" if waits else around.held or "all go on")
+        notifier.status(f"no step of {', '.join(waits)}" if waits else around.held or "all work")
 
     def give_back(self) -> None:
-        """Have the proxy send to all engines again that were taken out."""
+        """Make the proxy send requests again to all engines that were taken out."""
         for watch in self._watches.values():
             if watch.out:
                 self._balance(watch, draining.READY)
@@ -131,12 +131,12 @@ class Watchdog:
         self._say_once("metrics", problem)
 
     def _keep_record(self) -> None:
-        """Keep the record. On a full disk it is known to us alone, and what hangs is restarted."""
+        """Store the state. On a full disk it stays in memory, and hangs are still handled."""
         problem = ""
         try:
             self._record.save()
         except OSError as error:
-            problem = f"what happened is not kept: {describe_error(error)}"
+            problem = f"the state is not stored: {describe_error(error)}"
         self._say_once("record", problem)
 
     def _act(self, watch: _Watch, looked: Looked, plan: MachinePlan, notifier: Notifier) -> None:
@@ -147,7 +147,7 @@ class Watchdog:
             self._say(f"{unit} serves again, {took:.0f} s after its last step")
             self._balance(watch, draining.READY)
         for took in watch.answers():
-            self._say(f"{unit} answered our question after {took:.0f} s: it goes on")
+            self._say(f"{unit} answered our question after {took:.0f} s: it makes progress")
         if verdict.what is What.ASK:
             if watch.ask(str(plan["model"]["served_names"][0]), verdict.still):
                 self._say(f"{unit}: {verdict.why}: asking it for one token")
@@ -155,17 +155,17 @@ class Watchdog:
         elif verdict.what is What.HANGS and watch.left != looked.start:
             self._hangs(watch, looked, verdict, notifier)
         elif watch.out and looked.serves and not looked.held:
-            # As after a reload of the proxy, which knows nothing of it.
+            # The proxy forgets this state when it is reloaded.
             if not looked.out:
                 self._balance(watch, draining.OUT)
             if watch.ask_again(str(plan["model"]["served_names"][0])):
                 self._record.probe(unit)
 
     def _balance(self, watch: _Watch, state: str) -> None:
-        """Have the proxy send to an engine again, or no more: whoever asks goes elsewhere.
+        """Make the proxy send requests to an engine again, or no more.
 
-        With its last engine out the machine's own /health is 503, and a gateway before it sends
-        elsewhere too.
+        When its last engine is out, the machine's own /health is 503, and a gateway before it sends
+        requests to other machines.
         """
         problem = ""
         try:
@@ -177,7 +177,7 @@ class Watchdog:
     def _hangs(self, watch: _Watch, looked: Looked, verdict: Verdict, notifier: Notifier) -> None:
         unit, at, still_s = watch.engine.unit, time.time(), verdict.still
         self._say(f"{unit} hangs: {verdict.why}")
-        # Before what takes a minute: who comes now would wait for nothing.
+        # Before the bundle, which takes a minute: requests that come now would wait in vain.
         self._balance(watch, draining.OUT)
         bundle = self._save_bundle(watch, looked, verdict, at)
         notifier.alive()
@@ -202,20 +202,20 @@ class Watchdog:
             self._say(f"nothing of it could be kept: {describe_error(error)}")
             return None
         without = f"; without {'; '.join(missing)}" if missing else ""
-        self._say(f"what it was at is kept in {layout.HANGS}/{name}{without}")
+        self._say(f"evidence is stored in {layout.HANGS}/{name}{without}")
         return name
 
     def _decide_restart(self, watch: _Watch, looked: Looked, at: float) -> str:
-        """Say what is done about an engine that hangs; why, where it is not restarted."""
+        """Return what is done about an engine that hangs; the reason where it is not restarted."""
         unit = watch.engine.unit
         if not self._limits.asks:
             self._say("the supervisor of its group restarts all of the group")
             return state.GROUP
-        # Somebody may have come while the bundle was kept.
+        # Another run may have begun while the bundle was written.
         around = observe.observe_machine(self._paths, [watch.engine])
         now = observe.observe_engine(watch.engine, around, _METRICS_S, ours=True)
         if now.held or now.start != looked.start:
-            self._say(f"it is left alone: {now.held or 'it was started anew meanwhile'}")
+            self._say(f"it is left alone: {now.held or 'it was started again meanwhile'}")
             return state.LEFT
         before = self._record.restarts_since(unit, at - state.HOUR_S)
         if before >= self._restarts:
@@ -228,8 +228,8 @@ class Watchdog:
         return state.RESTARTED
 
     def _restart(self, unit: str) -> None:
-        # It would not end in order: the limit of its stop would be waited for. A start that was
-        # asked for counts as none of those that failed one after the other.
+        # Killed at once: it would not end in order, and the stop would wait for its whole limit. A
+        # requested start does not count to the unit's limit of failed starts.
         run("systemctl", "kill", "--signal=SIGKILL", unit, timeout=_SYSTEMCTL_S)
         run("systemctl", "reset-failed", unit, timeout=_SYSTEMCTL_S)
         done = run("systemctl", "restart", "--no-block", unit, timeout=_SYSTEMCTL_S)
@@ -237,7 +237,7 @@ class Watchdog:
             self._say(f"it could not be restarted: {clean_text.clean_line(done.stderr)}")
 
     def _say_once(self, about: str, text: str) -> None:
-        """Say what is so about something, where that has changed."""
+        """Log the state of something where it has changed."""
         if text and text != self._said.get(about):
             self._say(text)
         self._said[about] = text
@@ -248,10 +248,10 @@ class Watchdog:
 
 
 class _Watch:
-    """One engine: the looks at it, and our question to it. `last`: its last hang, of a former us.
+    """One engine: its samples, and our question to it. `last`: its last hang, of a former process.
 
-    `left`: the start of it that was dealt with already. `stalled`: somebody waits, and no step
-    comes.
+    `left`: the start of the engine that was dealt with already. `stalled`: requests wait, and no
+    step is made.
     """
 
     def __init__(
@@ -267,9 +267,9 @@ class _Watch:
         self._lock = threading.Lock()
         self._question: Question | None = None
         self._answered = float("-inf")
-        # When its last step was, while it hangs.
+        # When its last step was made, while it hangs.
         self._since: float | None = None
-        # When that was seen: an answer after it ends it.
+        # When the hang was detected: an answer after this time ends it.
         self._left_at = float("-inf")
         self._told: list[float] = []
         self._answers: list[float] = []
@@ -278,7 +278,7 @@ class _Watch:
             self.left, self._since = str(last["start"]), time.monotonic() - ago
 
     def classify(self, looked: Looked) -> Verdict:
-        """Take a look in, and judge."""
+        """Add a sample, and decide."""
         self.text = looked.text or self.text
         with self._lock:
             question, answered = self._question, self._answered
@@ -295,7 +295,7 @@ class _Watch:
         self._samples.append(sample)
         verdict = classify(list(self._samples), self._limits)
         if self._goes_on(looked, verdict, answered):
-            # Where it hung and went on by itself, the next time counts as one of its own.
+            # If it hung and made progress by itself, the next hang counts as a new one.
             self.left = "" if looked.start == self.left else self.left
             if self._since is not None:
                 self._told.append(time.monotonic() - self._since)
@@ -305,11 +305,11 @@ class _Watch:
         return verdict
 
     def _goes_on(self, looked: Looked, verdict: Verdict, answered: float) -> bool:
-        """Whether an engine goes on: that which hung must have made a step, or answered a chat.
+        """Return whether an engine makes progress: it made a step, or answered a chat.
 
-        That nobody waits for it any more says nothing: the proxy sends it nobody. Where a group
-        asks, it does. A start that systemd calls active has answered a chat, whoever works on the
-        machine meanwhile.
+        That no request waits for it says nothing: the proxy sends it none. Where the supervisor of
+        a group asks, the engine counts as well once no request waits. A start that systemd calls
+        active has answered a chat, even if somebody works on the machine meanwhile.
         """
         if looked.start != self.left:
             anew = self.out and looked.serves and bool(looked.held)
@@ -320,30 +320,30 @@ class _Watch:
 
     @property
     def out(self) -> bool:
-        """Whether it hung and has not gone on: it is sent nothing."""
+        """Return whether it hung and made no progress since: it is sent no requests."""
         return self._since is not None
 
     def hangs(self, start: str, still_s: float) -> None:
-        """Note that this start of it was dealt with."""
+        """Record that this start of the engine was dealt with."""
         self._left_at = time.monotonic()
         self.left, self._since, self.stalled = start, self._left_at - still_s, True
 
     def recoveries(self) -> list[float]:
-        """Return after how many seconds without a step it went on, once each."""
+        """Return, once each, after how many seconds without a step it made progress."""
         told, self._told = self._told, []
         return told
 
     def answers(self) -> list[float]:
-        """Return after how many seconds our questions were answered, once each."""
+        """Return, once each, after how many seconds our questions were answered."""
         with self._lock:
             told, self._answers = self._answers, []
         return told
 
     def ask(self, model: str, still_s: float) -> bool:
-        """Ask for one token, in a thread of its own; whether that is the first time since a step.
+        """Ask for one token, in a thread; return whether it is the first time since a step.
 
-        `still_s`: how long no step came. One that was refused is asked again, and counts from the
-        first time.
+        `still_s`: how long no step was made. A question that was refused is asked again, and counts
+        from the first time.
         """
         now = time.monotonic()
         with self._lock:
@@ -355,7 +355,7 @@ class _Watch:
         return anew
 
     def ask_again(self, model: str) -> bool:
-        """Ask one that hung whether it answers by now; False where the last question still runs."""
+        """Ask an engine that hung again; return False where the last question still runs."""
         if not self._limits.asks:
             return False
         with self._lock:
@@ -382,7 +382,7 @@ class _Watch:
 
 
 def _read_program_version(paths: Paths) -> tuple[int, int]:
-    """Tell the program on the disk from every other."""
+    """Return the digest that distinguishes the program on the disk from others."""
     try:
         about = os.stat(str(paths.locate(layout.ZIPAPP)))
     except OSError:

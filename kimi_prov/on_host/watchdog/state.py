@@ -1,6 +1,6 @@
 """What the watchdog has seen and done, kept over its own restarts; and its metrics.
 
-One file, written when something has happened: `status` and `diagnose` read it too.
+One file, written at each change: `status` and `diagnose` read it too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.paths import Paths
 
-# Hangs that are remembered.
+# Number of hangs that are remembered.
 _MAX_HANGS = 20
 HOUR_S = 3600.0
 RESTARTED, LEFT, GROUP = "restarted", "left alone", "left to the group"
 _COUNTS = ("probes", "hangs", "restarts")
 _HELP = {
-    "probes": "Questions of its own by which the watchdog tried an engine.",
-    "hangs": "Times that an engine did not go on.",
+    "probes": "Test requests of the watchdog to an engine.",
+    "hangs": "Hangs of an engine.",
     "restarts": "Restarts of an engine by the watchdog.",
 }
 
@@ -31,7 +31,7 @@ _HELP = {
 class Record:
     """The watchdog's memory; engines are named by their unit, in metrics by their index.
 
-    What happens is known at once, and on the disk after `keep`.
+    A change is known at once, and on the disk after `keep`.
     """
 
     def __init__(self, paths: Paths) -> None:
@@ -55,7 +55,7 @@ class Record:
         self._count("probes", unit)
 
     def hang(self, unit: str, row: Mapping[str, Any]) -> None:
-        """Note that an engine hangs; `row` says why, since when, and what is done."""
+        """Record that an engine hangs; `row` says why, since when, and what is done."""
         self._count("hangs", unit)
         if row["done"] == RESTARTED:
             self._count("restarts", unit)
@@ -63,7 +63,7 @@ class Record:
         self._changed = True
 
     def served_again(self, unit: str, seconds: float) -> None:
-        """Note how many seconds after its last step an engine went on."""
+        """Record how many seconds after its last step an engine made progress."""
         for row in reversed(self.hangs):
             if row["unit"] == unit and row["served_again_s"] is None:
                 row["served_again_s"] = round(seconds, 1)
@@ -84,7 +84,7 @@ class Record:
         self._changed = True
 
     def save(self) -> None:
-        """Write what has happened since the last time. Raises OSError, and is to be tried again."""
+        """Write the changes since the last time. Raises OSError; the caller then tries again."""
         if self._changed:
             document = {**self._counts, "last": self.hangs}
             write_document(str(self._paths.watchdog_state), document, mode=0o600)
@@ -102,7 +102,7 @@ class Record:
             ]
         metric = "kimi_watchdog_stalled"
         lines += [
-            f"# HELP {metric} Whether somebody waits for the engine and no step of it comes.",
+            f"# HELP {metric} 1 while requests wait for the engine and it makes no step.",
             f"# TYPE {metric} gauge",
         ]
         lines += [
@@ -113,7 +113,7 @@ class Record:
 
 
 def publish(paths: Paths, text: str) -> None:
-    """Write the metrics where they differ from what is there."""
+    """Write the metrics where they differ from the file."""
     if read_text(paths.watchdog_metrics) != text:
         if not paths.watchdog_metrics.parent.is_dir():
             make_directory(paths.watchdog_metrics.parent, 0o755)

@@ -1,1 +1,1 @@
-"""The page to talk to the model, and what its accounts keep."""
+"""The web UI to chat with the model, and the data of its accounts."""

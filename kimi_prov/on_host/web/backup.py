@@ -1,12 +1,12 @@
-"""`web-backup`: an archive of what the page keeps, made while it runs, and put back.
+"""`web-backup`: an archive of the web UI's data, made while it runs, and restored.
 
     web-backup make --for UID        an archive that this user may fetch
     web-backup receive --for UID     an empty folder that this user may write one to
     web-backup restore SHA256        put the archive there in the place of what the page keeps
     web-backup end                   remove the archive
 
-Root stays out of the page's folder, where the page could lead it elsewhere by a link: `store` does
-what is to be done there, as the page's user.
+Root stays out of the web UI's folder, where the web UI could redirect it by a link: `store` works
+there, as the web UI's user.
 
 Decides: what of the web UI is backed up, and how it is restored (as root).
 Applied by: playbooks/web.yml.
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import WebUiPlan
     from kimi_prov.contract.paths import Paths
 
-# A page that migrates an old archive on a machine that works takes minutes.
+# A web UI that migrates an old archive on a busy machine takes minutes.
 START_S = 600.0
 _ASK_S = 5.0
 _POLL_INTERVAL_S = 0.5
-# Every digit but the last counts for more than all after it.
+# Every digit of the version but the last decides whether an archive is newer.
 Version = tuple[int, ...]
 
 
 def copy_database(web: Mapping[str, Any], to: Path) -> bool:
-    """Write a consistent copy of the page's database to `to`, for root alone; it may run meanwhile.
+    """Write a consistent copy of the database to `to`, for root alone; the web UI may run.
 
     Returns False where there is none yet.
     """
@@ -66,13 +66,13 @@ def copy_database(web: Mapping[str, Any], to: Path) -> bool:
 
 
 def restore_database(web: Mapping[str, Any], copy: Path) -> None:
-    """Put a copy in the place of the page's database, in one step; the page must not run."""
+    """Replace the web UI's database by a copy, in one step; the web UI must not run."""
     with copy.open("rb") as stream:
         run_in_folder(web, "take", stream.fileno())
 
 
 def run_in_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> dict[str, Any]:
-    """Have `store` do something as the page's user; `descriptor` is the file read or written."""
+    """Run an action of `store` as the web UI's user; `descriptor` is the file read or written."""
     command = [*_build_program(), "web-data", action, web["data"], web["version"], str(descriptor)]
     done = subprocess.run(
         command,
@@ -93,7 +93,7 @@ def run_in_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> d
         told = None
     if not isinstance(told, dict):
         said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        raise HostError(f"the page's folder {web['data']} could not be worked on: {said}")
+        raise HostError(f"the action in the web UI's folder {web['data']} failed: {said}")
     error = HostError.from_answer(told)
     if error is not None:
         raise error
@@ -109,27 +109,27 @@ def _build_identity(user: str) -> dict[str, Any]:
         entry = pwd.getpwnam(user)
     except KeyError:
         raise HostError(
-            f"there is no user {user} on the machine: its page was never installed",
+            f"there is no user {user} on the machine: its web UI was never installed",
             "run `kimi-prov apply` first",
         ) from None
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
 def read_planned(paths: Paths) -> WebUiPlan:
-    """Return the plan's `web`; raises HostError where no page is planned."""
+    """Return the plan's `web`; raises HostError where no web UI is planned."""
     plan = plans.read_plan(paths.plan)
     web, first = plan.get("web"), gateways.find_key_gateway(plan)
     if not isinstance(web, dict) and first:
-        raise gateways.make_first_gateway_error(first, "the page is")
+        raise gateways.make_first_gateway_error(first, "the web UI is")
     if not isinstance(web, dict):
         raise HostError(
-            "there is no page on this machine", "set kimi_web_ui: true and run `kimi-prov apply`"
+            "there is no web UI on this machine", "set kimi_web_ui: true and run `kimi-prov apply`"
         )
     return web
 
 
 def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
-    """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
+    """Make an archive that the user `reader` may fetch; return its path and its contents."""
     web = read_planned(paths)
     return transfer.make_archive(
         paths, reader, lambda descriptor: run_in_folder(web, "save", descriptor)
@@ -137,13 +137,13 @@ def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
 
 
 def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
-    """Make an empty folder that the user `writer` may put an archive into."""
+    """Make an empty folder into which the user `writer` may put an archive."""
     read_planned(paths)
     return transfer.prepare_folder(paths, writer)
 
 
 def restore(paths: Paths, sha256: str) -> dict[str, Any]:
-    """Put the archive that came in the place of what the page keeps.
+    """Replace the web UI's data by the archive that came.
 
     Raises HostError as `stage` and `switch` do.
     """
@@ -155,9 +155,9 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
 
 
 def stage(web: Mapping[str, Any], descriptor: int) -> dict[str, Any]:
-    """Unpack an archive beside what the page keeps, and return what it holds.
+    """Unpack an archive beside the web UI's data, and return its contents.
 
-    Raises HostError for one that does not fit, with nothing of it left.
+    Raises HostError for an archive that does not fit, and leaves nothing of it.
     """
     told = run_in_folder(web, "stage", descriptor)
     try:
@@ -169,10 +169,10 @@ def stage(web: Mapping[str, Any], descriptor: int) -> dict[str, Any]:
 
 
 def switch(web: Mapping[str, Any]) -> None:
-    """Put what was staged in the place of what the page keeps.
+    """Replace the web UI's data by what was staged.
 
-    The page is stopped for the switch alone. Where it does not answer with what was put back, it
-    gets its own again, and HostError is raised.
+    The web UI is stopped for the switch alone. Where it does not answer with the restored data, it
+    gets its own data again, and HostError is raised.
     """
     units.run_systemctl("stop", web["unit"])
     try:
@@ -191,7 +191,7 @@ def _start(web: Mapping[str, Any]) -> None:
 
 
 def _give_back(web: Mapping[str, Any], error: HostError) -> None:
-    """Give the page its own again, and say so; raises in any case."""
+    """Give the web UI its own data again and report it; raises in any case."""
     log = f"read its journal: journalctl -u {web['unit']}"
     units.run_systemctl("stop", web["unit"])
     run_in_folder(web, "go-back")
@@ -199,21 +199,21 @@ def _give_back(web: Mapping[str, Any], error: HostError) -> None:
         _start(web)
     except HostError as again:
         raise HostError(
-            f"the page did not start with what was restored: {error.message}; nor does it with "
-            f"its own, which is back: {again.message}",
+            f"the web UI did not start with what was restored: {error.message}; it "
+            f"does not start with its own either, which is back: {again.message}",
             log,
         ) from error
     raise HostError(
-        f"the page did not start with what was restored: {error.message}; it runs with its own "
+        f"the web UI did not start with what was restored: {error.message}; it runs with its own "
         "again",
         log,
     ) from error
 
 
 def wait_ready(unit: str, port: int, seconds: float) -> str:
-    """Wait until the page answers, its database included; else return why it does not.
+    """Wait until the web UI answers, its database included; else return why it does not.
 
-    One that ended, and that systemd starts again, is not waited for any longer.
+    If it ended and systemd starts it again, this gives up.
     """
     until = time.monotonic() + seconds
     while not is_answering(port):
@@ -227,7 +227,7 @@ def wait_ready(unit: str, port: int, seconds: float) -> str:
 
 
 def is_answering(port: int) -> bool:
-    """Whether the page answers, its database included."""
+    """Return whether the web UI answers, its database included."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/ready")
@@ -239,9 +239,9 @@ def is_answering(port: int) -> bool:
 
 
 def require_not_newer(archived: str, installed: str) -> None:
-    """Raise HostError where an archive is of a newer page: an older one cannot read its database.
+    """Raise HostError for an archive of a newer web UI: an older one cannot read its database.
 
-    An older archive is brought up by the page itself, when it starts.
+    The web UI itself migrates an older archive when it starts.
     """
     old, new = _parse_version(archived), _parse_version(installed)
     if old is None or new is None or old > new:
@@ -259,7 +259,7 @@ def _parse_version(text: str) -> Version | None:
 
 
 def main(argv: list[str]) -> int:
-    """Do one of the four; prints JSON."""
+    """Run one of the four actions; print JSON."""
     return transfer.run_command(
         "web-backup", transfer.Steps(make_archive, prepare_folder, restore), argv
     )

@@ -1,9 +1,9 @@
-"""`web-ensure` makes the planned page run, and goes back to the one before if it does not answer.
+"""`web-ensure` runs the planned web UI, and rolls back if it does not answer.
 
-What runs is compared, not what changed: the page's process carries a stamp of its unit, secrets and
-environment, so the next apply completes one that was killed. Before a change the database is
-copied; a page that does not answer is taken back with its unit, environment and database. Root
-reads and writes nothing in the page's folder: `backup` has that done as the page's user.
+The running process is compared with the plan: it carries a config digest of its unit, secrets and
+environment, so a run that was killed is completed by the next apply. Before a change the database
+is copied; a web UI that does not answer is rolled back with its unit, environment and database.
+Root reads and writes nothing in the web UI's folder: `backup` does that as the web UI's user.
 
 Decides: the web UI: its ports and variables (its start, and the way back).
 """
@@ -59,14 +59,14 @@ def main(argv: list[str]) -> int:
 
 
 def remove_web_ui(paths: Paths, *, check: bool) -> WebUiAnswer:
-    """Take the unit away; what its accounts keep stays, and which page answered last."""
+    """Remove the unit; keep the accounts' data and the record of the last working version."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
         return {"changed": False, "did": "nothing", "changes": []}
     if not check:
         units.run_systemctl("disable", "--now", unit_names.WEB)
-        # The unit is last: a run that is killed in between is completed by the next. A password
-        # that nobody has seen yet stays, as its account does.
+        # The unit is removed last, so a run that is killed before is completed by the next. A
+        # password that was not shown yet stays, as its account does.
         for path in (paths.web_secrets, paths.web_admin, paths.web_before, unit):
             remove(str(path))
         units.run_systemctl("daemon-reload")
@@ -78,7 +78,7 @@ def remove_web_ui(paths: Paths, *, check: bool) -> WebUiAnswer:
 
 
 class WebUi:
-    """The page as it is planned, and as it is on the machine."""
+    """The web UI as it is planned, and as it is on the machine."""
 
     def __init__(self, paths: Paths, plan: WebUiPlan, unit: str, timeout_s: float) -> None:
         self.paths = paths
@@ -124,7 +124,7 @@ class WebUi:
         }
 
     def _secrets(self) -> str:
-        """Return the secrets that it is started with; the one it signs sessions with is kept."""
+        """Return the secrets with which it starts; the secret that signs sessions is kept."""
         kept = parse_environment(read_text(self.paths.web_secrets))
         own = kept.get("WEBUI_SECRET_KEY") or secrets.token_urlsafe(32)
         key = read_text(self.paths.web_key).strip()
@@ -135,7 +135,7 @@ class WebUi:
         return started.read_running_digest(str(state.get("main_pid", 0)), places) or ""
 
     def _own_directory(self) -> None:
-        """Give the folder of its data to its user alone; what `destroy` kept is root's."""
+        """Give its data folder to its user alone; data that `destroy` kept belongs to root."""
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         state, owner = self.data.stat(), find_owner_ids(WEB_USER, WEB_USER)
         if os.geteuid() == 0 and (state.st_uid, state.st_gid) != owner:
@@ -146,12 +146,12 @@ class WebUi:
         self.data.chmod(0o700)
 
     def _first_administrator(self, given: dict[str, str] | None) -> None:
-        """Write down who the first administrator is, where there is no account yet."""
+        """Write the first administrator's name and password, where there is no account yet."""
         started_before = (self.data / DATABASE).exists()
         if started_before and not self.paths.web_admin.exists():
             return
         if given is not None and not started_before:
-            # A password that an earlier run made opens nothing now.
+            # The password of an earlier run is not valid any more.
             remove(str(self.paths.web_admin_new))
         if given is None:
             made = read_json(self.paths.web_admin_new)
@@ -167,7 +167,7 @@ class WebUi:
         write_atomic(self.paths.web_admin, text, 0o600)
 
     def _adopt(self, state: dict[str, Any]) -> None:
-        """Take the page that answers for the one to go back to, where a killed run left it so."""
+        """Record the version that answers as the one to roll back to, if a killed run did not."""
         link, kept = self.paths.web_env, read_json(self.paths.web_state)
         env_name = os.readlink(str(link)) if link.is_symlink() else ""
         if not env_name:
@@ -176,11 +176,11 @@ class WebUi:
             if state.get("state") != "active" or not self._answers():
                 return
             self._remember({"env": env_name, "unit": read_text(self.unit_file)})
-        # What a killed run copied is older than what this one has kept since.
+        # The copy of a killed run is older than what the web UI has stored since.
         remove(str(self.paths.web_before))
 
     def _keep_database(self, before: dict[str, str]) -> None:
-        """Copy the database of a stopped page, but over none that a killed run has kept already.
+        """Copy the database of a stopped web UI, unless a killed run has copied it already.
 
         Uploads are only added to: they need no copy.
         """
@@ -191,16 +191,16 @@ class WebUi:
         except (HostError, OSError) as error:
             self._start(before["unit"], before["env"])
             raise HostError(
-                f"the page's database was not copied to {self.paths.web_before}: "
-                f"{describe_error(error)}; the page runs as before",
-                "make room there, and run `kimi-prov apply` again",
+                f"the web UI's database was not copied to {self.paths.web_before}: "
+                f"{describe_error(error)}; the web UI runs as before",
+                "free disk space there, and run `kimi-prov apply` again",
             ) from None
 
     def _web(self) -> dict[str, Any]:
         return {**self.plan, "data": str(self.data)}
 
     def _before(self) -> dict[str, str] | None:
-        """Return the page that answered last: its unit and its environment."""
+        """Return the web UI that answered last: its unit and its environment."""
         kept = read_json(self.paths.web_state)
         name = str(kept.get("env", ""))
         there = (self.paths.locate(WEB_ENVS) / name / "bin").is_dir()
@@ -211,7 +211,7 @@ class WebUi:
             units.run_systemctl("stop", unit_names.WEB)
 
     def _restore_database(self, cause: str) -> None:
-        """Put the copied database back in the place of what a failed version made of it."""
+        """Restore the copied database in place of what a failed version made of it."""
         kept = self.paths.web_before
         if not kept.exists():
             return
@@ -222,7 +222,7 @@ class WebUi:
             raise HostError(
                 f"{unit_names.WEB} ({version}) did not answer: {cause}; it is stopped: its "
                 f"database from before, {kept}, could not be put back: {describe_error(error)}",
-                "make room there, and run `kimi-prov apply` again",
+                "free disk space there, and run `kimi-prov apply` again",
             ) from None
 
     def _start(self, unit: str, env_name: str) -> None:
@@ -234,10 +234,10 @@ class WebUi:
         write_atomic(self.unit_file, unit, 0o644)
         units.run_systemctl("daemon-reload")
         units.run_systemctl("enable", "--quiet", unit_names.WEB)
-        # What a failed start counted before is no failure of this one.
+        # Failures of an earlier start do not count to this one.
         with contextlib.suppress(HostError):
             units.run_systemctl("reset-failed", unit_names.WEB)
-        # One that cannot be started at all is told by what it does next: it is waited for.
+        # Where the start itself fails, the wait below reports it.
         with contextlib.suppress(HostError):
             units.run_systemctl("start", unit_names.WEB)
 
@@ -249,7 +249,7 @@ class WebUi:
         return backup.is_answering(self.plan["backend_port"])
 
     def _go_back(self, before: dict[str, str] | None, cause: str) -> None:
-        """Let the page run again that answered last, with its database; raises in any case."""
+        """Start the web UI that answered last again, with its database; raises in any case."""
         version = self.plan["version"]
         log = f"read its journal (journalctl -u {unit_names.WEB}), and run `kimi-prov apply` again"
         if before is None:
@@ -257,7 +257,8 @@ class WebUi:
         self._stop()
         if before["env"] != self.plan["env_name"]:
             self._restore_database(cause)
-        # It shall be told apart from the one that is planned: the next apply tries that again.
+        # Its digest differs from the planned one, so that the next apply tries the planned one
+        # again.
         text = self._secrets()
         old = compute_digest(before["unit"], text, before["env"])
         write_atomic(self.paths.web_secrets, f"{text}{DIGEST_VARIABLE}={old}\n", 0o600)
@@ -266,13 +267,13 @@ class WebUi:
         shown = before["env"].rpartition("-")[0]
         if again:
             raise HostError(
-                f"{unit_names.WEB} ({version}) did not answer: {cause}; {shown}, which ran before, "
-                f"does not either: {again}",
+                f"{unit_names.WEB} ({version}) did not answer: {cause}; {shown} from before "
+                f"does not answer either: {again}",
                 log,
             )
         remove(str(self.paths.web_before))
         raise HostError(
-            f"{unit_names.WEB} ({version}) did not answer: {cause}; it is back at {shown}, with "
+            f"{unit_names.WEB} ({version}) did not answer: {cause}; rolled back to {shown}, with "
             "its settings and its data from before",
             log,
         )
@@ -282,12 +283,12 @@ class WebUi:
         write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
 
     def _settle(self, *, check: bool) -> list[str]:
-        """Remember the page that answers, and forget what was only for its start.
+        """Record the web UI that answers, and remove what only its start needed.
 
-        Returns the environments that nothing uses, which go.
+        Returns the environments that nothing uses, which are removed.
         """
         kept, name = read_json(self.paths.web_state), self.plan["env_name"]
-        # One version stays beside the one in use: going back to it takes no installation.
+        # One version stays beside the one in use: a rollback then needs no installation.
         former = kept.get("env") if kept.get("env") != name else kept.get("former")
         state = {"env": name, "unit": self.unit, "former": former}
         unused = [
@@ -306,18 +307,18 @@ class WebUi:
 
 
 def compute_digest(unit: str, text: str, env_name: str) -> str:
-    """Return the stamp of what a process depends on."""
+    """Return the config digest of what a process depends on."""
     whole = "\0".join((unit, text, env_name))
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Read lines NAME=VALUE of ours."""
+    """Parse lines NAME=VALUE of our own files."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {name: value for name, sign, value in pairs if sign}
 
 
 def quote_value(value: str) -> str:
-    """Return a value as an environment file of systemd takes it, whatever signs it has."""
+    """Return a value as an environment file of systemd takes it, whatever characters it has."""
     escaped = re.sub(r'(["\\$`])', r"\\\1", value)
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""What `status` tells of the page."""
+"""The web UI's part of `status`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> WebUiStatus:
-    """Give the page that runs, where it is reached, and what it takes; sizes in bytes.
+    """Return the version that runs, its address, and its disk use in bytes.
 
     `web`: the plan's; `unit`: the state of its unit.
     """

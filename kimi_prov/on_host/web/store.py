@@ -1,10 +1,10 @@
-"""What the page keeps: its database and uploads, copied while it runs and put back in one step.
+"""The web UI's data: database and uploads, copied while it runs and restored in one step.
 
-This is run by the page's own user (`web-data`, started by `backup`): the page may write to its
-folder, and root would follow a link that it finds there. An archive (`system.archive`) has
-`webui.db` and `uploads/...`. The database alone decides which uploads there are, and it is replaced
-by one rename after they were put in place and before the others go. So a cut at any moment leaves
-the old accounts and chats or the new ones, whole.
+The web UI's own user runs this (`web-data`, started by `backup`): the web UI may write to its
+folder, and root would follow a link in it. An archive (`system.archive`) has `webui.db` and
+`uploads/...`. The database alone decides which uploads exist, and one rename replaces it: after the
+new uploads were put in place, and before the old ones are removed. So an interruption at any moment
+leaves either the old accounts and chats or the new ones, complete.
 
 Decides: what of the web UI is backed up, and how it is restored.
 """
@@ -33,26 +33,27 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/web-archive/v1"
 DATABASE = "webui.db"
 UPLOADS = "uploads"
-# Ours in the page's folder, gone at the end; what a killed one left goes with the next.
+# Our own folders in the web UI's folder, removed at the end; the next run removes those of a killed
+# one.
 COPY = ".kimi-copy.db"
 STAGE = ".kimi-restore"
 NEW = f"{STAGE}/new"
 OLD = f"{STAGE}/old"
-# Uploads that came with the archive, and those that go when it is in use.
+# Uploads that came with the archive, and those that are removed when it is in use.
 _CAME = "came"
 _GO = "go.json"
 _SIDES = ("-wal", "-shm", "-journal")
-# What has to be there: else it is some other program's database.
+# Tables that must exist: else it is another program's database.
 _TABLES = {"user", "auth", "chat"}
 _BLOCK = 1 << 20
-# The page itself writes a row within milliseconds.
+# Seconds to wait for a lock: the web UI itself writes a row within milliseconds.
 _TIMEOUT_S = 60.0
 # Size, time of writing and inode: whether a file is still the one that was read.
 _State = tuple[int, int, int]
 
 
 def copy_database(data: Path, out: IO[bytes]) -> bool:
-    """Write a consistent copy of the database to `out` while the page runs; False without one."""
+    """Write a consistent copy of the database to `out` while the web UI runs; False without one."""
     with _make_copy(data) as copy:
         if copy is None:
             return False
@@ -62,7 +63,7 @@ def copy_database(data: Path, out: IO[bytes]) -> bool:
 
 
 def replace_database(data: Path, source: IO[bytes]) -> None:
-    """Put a copy in the place of the database, in one step; the page must not run."""
+    """Replace the database by a copy, in one step; the web UI must not run."""
     _sweep(data)
     copy = data / COPY
     try:
@@ -79,10 +80,10 @@ def replace_database(data: Path, source: IO[bytes]) -> None:
 
 
 def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
-    """Write an archive of database and uploads to `out`; return what it holds.
+    """Write an archive of database and uploads to `out`; return its contents.
 
-    Uploads are read before and after the database is copied: whatever it names is there, also when
-    it came or went meanwhile.
+    Uploads are read before and after the database is copied: every upload that the database names
+    is in the archive, also when it came or went meanwhile.
     """
     rows: dict[str, Row] = {}
     seen: dict[str, _State] = {}
@@ -92,7 +93,7 @@ def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
         with _make_copy(data) as copy:
             if copy is None:
                 raise HostError(
-                    f"{data / DATABASE}: the page has kept nothing yet", "let it start once"
+                    f"{data / DATABASE}: the web UI has stored nothing yet", "let it start once"
                 )
             counted = _count_rows(copy)
             rows[DATABASE], _ = _add(archive, DATABASE, copy)
@@ -103,9 +104,10 @@ def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
 
 
 def stage(data: Path, source: IO[bytes]) -> dict[str, Any]:
-    """Unpack an archive beside what is there and hold it against its manifest; return its facts.
+    """Unpack an archive beside the data and check it against its manifest; return its facts.
 
-    Nothing of what the page uses is touched. Raises HostError for what is no whole archive of ours.
+    Nothing that the web UI uses is touched. Raises HostError for anything but a complete archive of
+    ours.
     """
     _sweep(data)
     folder = data / NEW
@@ -125,7 +127,7 @@ def stage(data: Path, source: IO[bytes]) -> dict[str, Any]:
 
 
 def switch(data: Path) -> None:
-    """Put the staged files in place; the page must not run. The database is last, and one step."""
+    """Put the staged files in place; the web UI must not run. The database is last, in one step."""
     new, old = data / NEW, data / OLD
     if not (new / DATABASE).is_file():
         raise HostError("there is nothing staged to put in place", "restore again")
@@ -141,7 +143,7 @@ def switch(data: Path) -> None:
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.link(at, kept, follow_symlinks=False)
         else:
-            # So that going back knows what came.
+            # So that a rollback knows which uploads came.
             came = old / _CAME / name
             came.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             came.touch(mode=0o600)
@@ -156,7 +158,7 @@ def switch(data: Path) -> None:
 
 
 def go_back(data: Path) -> None:
-    """Undo `switch`, where it was done or begun; the page must not run."""
+    """Undo `switch`, where it was done or begun; the web UI must not run."""
     old = data / OLD
     switched = (data / NEW).is_dir() and not (data / NEW / DATABASE).is_file()
     for name in list_names(old / UPLOADS):
@@ -175,14 +177,14 @@ def go_back(data: Path) -> None:
 
 
 def finish(data: Path) -> None:
-    """Remove what was there before `switch` and is of no account any more."""
+    """Remove the data from before `switch`."""
     for name in json.loads((data / OLD / _GO).read_text()):
         (data / UPLOADS / name).unlink(missing_ok=True)
     _sweep(data)
 
 
 def _sweep(data: Path) -> None:
-    """Remove what is ours in the folder: its maker has ended, for only one at a time is let in."""
+    """Remove our own folders: the run that made them has ended, because only one runs at a time."""
     shutil.rmtree(data / STAGE, ignore_errors=True)
     for side in ("", *_SIDES):
         (data / (COPY + side)).unlink(missing_ok=True)
@@ -190,7 +192,7 @@ def _sweep(data: Path) -> None:
 
 @contextlib.contextmanager
 def _make_copy(data: Path) -> Iterator[Path | None]:
-    """Give a copy of the database in one file, from one moment; None where there is none."""
+    """Return a copy of the database in one file, from one moment; None where there is none."""
     _sweep(data)
     if not (data / DATABASE).is_file():
         yield None
@@ -198,7 +200,7 @@ def _make_copy(data: Path) -> Iterator[Path | None]:
     copy = data / COPY
     try:
         with _open(data / DATABASE) as source, _open(copy, "rwc") as target:
-            # All at once: one read transaction, which keeps no writer waiting.
+            # All at once: one read transaction, which blocks no writer.
             source.backup(target, pages=-1)
         _end_wal(copy)
         yield copy
@@ -214,7 +216,7 @@ def _open(database: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
 
 
 def _end_wal(database: Path) -> None:
-    """Bring everything into the one file, and leave none beside it."""
+    """Merge the write-ahead log into the one file, and leave no file beside it."""
     with _open(database) as connection:
         found = connection.execute("pragma journal_mode=delete").fetchone()
         if found != ("delete",):
@@ -222,7 +224,7 @@ def _end_wal(database: Path) -> None:
 
 
 def _settle_database(data: Path) -> None:
-    """Bring the present database into one file, so that one rename replaces it.
+    """Merge the present database into one file, so that one rename replaces it.
 
     Raises HostError while it is in use.
     """
@@ -240,7 +242,7 @@ def _settle_database(data: Path) -> None:
 
 
 def _require_whole(database: Path) -> None:
-    """Raise HostError unless this is a database of the page, and no page of it is broken."""
+    """Raise HostError unless this is a database of the web UI, and none of its pages is broken."""
     if not database.is_file():
         raise HostError(f"the archive has no {DATABASE}", archives.BAD)
     try:
@@ -254,7 +256,7 @@ def _require_whole(database: Path) -> None:
         raise HostError(f"its {DATABASE} is broken: {found[0]}", archives.BAD)
     if not tables >= _TABLES:
         lacks = ", ".join(sorted(_TABLES - tables))
-        raise HostError(f"its {DATABASE} is not the page's: it has no {lacks}", archives.BAD)
+        raise HostError(f"its {DATABASE} is not the web UI's: it has no {lacks}", archives.BAD)
 
 
 def _count_rows(database: Path) -> dict[str, int]:
@@ -272,7 +274,7 @@ def _add_uploads(
     seen: dict[str, _State],
     left_out: list[str],
 ) -> None:
-    """Add the uploads that are not in the archive as they are now; a later one counts."""
+    """Add the uploads that are new or changed; a later form of an upload replaces the earlier."""
     for name in list_names(data / UPLOADS):
         path, entry = data / UPLOADS / name, f"{UPLOADS}/{name}"
         with contextlib.suppress(FileNotFoundError):
@@ -309,7 +311,7 @@ def _write_to(work: Callable[[IO[bytes]], dict[str, Any]], descriptor: int) -> d
 
 
 def act(action: str, data: Path, version: str, descriptor: int) -> dict[str, Any]:
-    """Do one thing in the page's folder; `descriptor` is the file that is written or read."""
+    """Run one action in the web UI's folder; `descriptor` is the file that is written or read."""
     if action == "save":
         return _write_to(lambda out: save(data, out, version), descriptor)
     if action == "copy":
@@ -328,7 +330,7 @@ def act(action: str, data: Path, version: str, descriptor: int) -> dict[str, Any
 
 
 def main(argv: list[str]) -> int:
-    """`web-data ACTION FOLDER VERSION DESCRIPTOR`, as the page's user; prints JSON."""
+    """`web-data ACTION FOLDER VERSION DESCRIPTOR`, as the web UI's user; prints JSON."""
     action, folder, version, descriptor = argv
     archives.limit_memory()
     os.umask(0o077)

@@ -1,7 +1,7 @@
 """`s3://` and `gs://`: weights in a bucket, read in parallel ranges.
 
-A file's bytes come in order, as from every source, so that they are hashed as they arrive and what
-has arrived is a beginning of the file. Several ranges ahead of it are on their way meanwhile: one
+A file's bytes come in order, as from every source, so that they are hashed as they arrive and a
+partial file is always a beginning of the file. Several ranges ahead are fetched meanwhile: one
 connection to a bucket is slower than a disk.
 """
 
@@ -24,17 +24,18 @@ from kimi_prov.on_host.weights.sources import BusyError, Source, Stream, describ
 if TYPE_CHECKING:
     from kimi_prov.on_host.weights.manifest import Entry, Manifest
 
-# Of each file; as many files again are fetched at a time (kimi_weights_workers).
+# Ranges of one file at a time; kimi_weights_workers files are fetched at a time.
 RANGES = 4
 RANGE_BYTES = 64 << 20
 _CHUNK = 1 << 18
 _MANIFEST_LIMIT = 64 << 20
-# A program that neither answers nor ends; rclone's own limit is that of a silent connection.
+# Seconds for a program that neither answers nor ends; rclone's own limit is for a silent
+# connection.
 _SILENT_S = 120.0
 
 
 class BucketSource(Source):
-    """A folder of a bucket, with the manifest that `weights seed` leaves there, or a pinned one."""
+    """A folder of a bucket, with the manifest that `weights seed` writes there, or a pinned one."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class BucketSource(Source):
         self._listed: dict[str, Row] | None = None
 
     def listing(self, _revision: str | None) -> Manifest:
-        """Read the manifest that lies beside the files."""
+        """Read the manifest beside the files."""
         try:
             content = self._bucket.read(manifests.NAME, _MANIFEST_LIMIT)
         except ThrottledError as error:
@@ -72,7 +73,7 @@ class BucketSource(Source):
         return manifests.parse(document, where)
 
     def open(self, entry: Entry, offset: int) -> Stream:
-        """Open one of its files from `offset`, having seen that it has the manifest's size."""
+        """Open one of its files from `offset`, after a check of its size."""
         row = self._objects().get(entry.path)
         if row is None:
             raise HostError(
@@ -86,7 +87,7 @@ class BucketSource(Source):
         return Stream(ranges, offset)
 
     def _objects(self) -> dict[str, Row]:
-        """List the bucket once; the lock keeps the other files of the same moment waiting."""
+        """List the bucket once; the lock makes the other files wait for that listing."""
         with self._lock:
             if self._listed is None:
                 try:
@@ -97,7 +98,7 @@ class BucketSource(Source):
 
 
 class _Ranges:
-    """The bytes of an object from an offset on, in order, several ranges on their way at a time."""
+    """The bytes of an object from an offset on, in order, from several ranges at a time."""
 
     silent_s = _SILENT_S
 
@@ -135,7 +136,7 @@ class _Ranges:
 
 
 class _Range:
-    """One range: a process that reads it, and a thread that keeps what has come of it."""
+    """One range: a process that reads it, and a thread that stores what has come."""
 
     def __init__(self, bucket: Bucket, path: str, offset: int, size: int) -> None:
         self._bucket = bucket
@@ -205,7 +206,7 @@ class _Range:
             return data
 
     def close(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process, whatever its state."""
         with contextlib.suppress(ProcessLookupError):
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""`bucket`: whether the buckets of the plan can be read and hold all that is to be fetched.
+"""`bucket`: checks that the plan's buckets can be read and hold all that is to be fetched.
 
 Reads the plan's `weights` on standard input and prints `{"findings": [...]}`, one for each bucket,
-before a download is begun: what is missing is said at once and whole, and not hours later.
+before a download begins: everything that is missing is reported at once, not after hours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 5
 _MANIFEST_LIMIT = 64 << 20
 _STALL_S = 30.0
 _FIX = {
-    True: "see that the machine reaches it: name resolution, route, proxy",
+    True: "make it reachable from the machine: name resolution, route, proxy",
     False: "kimi-prov weights seed hf://OWNER/NAME@REVISION again, or set kimi_weights_manifest",
 }
 _READABLE = "the bucket's listing and files, readable from this machine"
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_bucket(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
-    """Return the finding of a bucket: what stands in the way first, or that nothing does."""
+    """Return the finding of a bucket: the first failure, or that there is none."""
     who = bucket.access.credentials_file or "the machine's role"
     try:
         rows = bucket.objects()
@@ -86,7 +86,7 @@ def check_bucket(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
 
 
 def list_missing(manifest: Manifest, rows: Mapping[str, Row]) -> list[str]:
-    """Name the files that are not there, or not of the manifest's size."""
+    """Name the files that are missing, or not of the manifest's size."""
     pairs: list[tuple[str, Row | None, int]] = [
         (entry.path, rows.get(entry.path), entry.size) for entry in manifest.files
     ]

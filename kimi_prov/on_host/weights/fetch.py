@@ -6,7 +6,7 @@
 
 --neighbour FILE says which host of the inventory is asked for files before the source.
 
-Runs as kimi-fetch.service. State is on the disk beside the files, so being killed at any moment
+Runs as kimi-fetch.service. Its state is on the disk beside the files, so being killed at any moment
 loses at most the bytes in flight.
 """
 
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 CONFIG = paths.WEIGHTS
 _JOURNAL = "journal.json"
 _BESIDE = ("draft", "converted")
-# Room left beyond the files themselves: directories, the journal, the file system's own needs.
+# Bytes left free beyond the files themselves: directories, the journal, the file system's own
+# needs.
 _MARGIN_BYTES = 64 << 20
 _MARGIN_SHARE = 0.01
 
@@ -76,15 +77,15 @@ class Config:
     hf_endpoint: str | None = None
     hf_python: str | None = None
     ca_bundle: str | None = None
-    #: how a bucket is reached
+    #: How a bucket is reached.
     bucket: Access = field(default_factory=Access)
     range_bytes: int = RANGE_BYTES
     progress: str | None = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
-    #: whether the caller keeps other fetches away, where flock does not hold between machines
+    #: Whether the caller excludes other fetches, where flock does not work between machines.
     guarded: bool = False
-    #: what the engine reads beside it: a draft, or experts that were converted elsewhere
+    #: What the engine reads beside the model: a draft, or experts that were converted elsewhere.
     beside: tuple[Config, ...] = ()
 
     @classmethod
@@ -97,7 +98,7 @@ class Config:
 
     @classmethod
     def from_document(cls, document: dict[str, Any], where: str) -> Config:
-        """Read the settings; messages name `where` they are from. Raises HostError."""
+        """Parse the settings; messages name `where` they are from. Raises HostError."""
         found = cls._read(document, where)
         beside = [
             cls._read({**document, **document[key]}, f"{where}: {key}")
@@ -135,12 +136,12 @@ class Config:
         )
 
     def parts(self) -> list[Config]:
-        """Return what has to be fetched, one directory each: the model, then what is beside it."""
+        """Return what is to be fetched, one directory each: the model, then what is beside it."""
         return [self, *self.beside]
 
     @property
     def remote(self) -> bool:
-        """Whether the source is elsewhere, so that a neighbour may be nearer."""
+        """Return whether the source is elsewhere, so that a neighbour may be nearer."""
         return urllib.parse.urlsplit(self.source).scheme != "file"
 
     def source_of(self) -> Source:
@@ -181,19 +182,19 @@ def build_settings(weights: Mapping[str, Any], place: Callable[[str], str]) -> d
 
 
 def build_journal_path(root: str) -> str:
-    """Return the file in which an unfinished run keeps what it has achieved."""
+    """Return the file in which an unfinished run stores its progress."""
     return os.path.join(root, manifests.PARTIAL, _JOURNAL)
 
 
 class Journal:
-    """What an unfinished run has achieved: verified files, the hub's commit, a first contact."""
+    """The progress of an unfinished run: verified files, the hub's commit, a first contact."""
 
     def __init__(self, root: str, source: str) -> None:
         self._path = build_journal_path(root)
         known = read_json(self._path)
         same = known.get("source") == source
         self._lock = threading.Lock()
-        #: certificates of neighbours that gave wrong bytes
+        #: Certificates of neighbours that sent wrong bytes.
         self.distrusted: list[str] = list(known.get("distrusted") or [])
         self.source = source
         self.revision: str | None = known.get("revision") if same else None
@@ -201,7 +202,7 @@ class Journal:
         self.records: dict[str, Record] = manifests.parse_records(known)
 
     def save(self) -> None:
-        """Put it on the disk."""
+        """Write it to the disk."""
         with self._lock:
             document: dict[str, Any] = {
                 "source": self.source,
@@ -215,7 +216,7 @@ class Journal:
 
 
 def find_recorded_manifest(config: Config) -> Manifest | None:
-    """Return the manifest due here, as far as this machine knows without asking the source."""
+    """Return the expected manifest, as far as this machine knows without asking the source."""
     if config.manifest is not None:
         return config.manifest
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
@@ -223,7 +224,7 @@ def find_recorded_manifest(config: Config) -> Manifest | None:
 
 
 def find_verified_manifest(config: Config) -> Manifest | None:
-    """Return the manifest, where the mark for it holds and no file was touched since."""
+    """Return the manifest, where the mark for it is valid and no file was touched since."""
     manifest = find_recorded_manifest(config)
     holds = manifest is not None and manifests.is_mark_valid(config.directory, manifest)
     return manifest if holds else None
@@ -237,8 +238,9 @@ def run(
 ) -> Manifest:
     """Download and verify the manifest's files; return the manifest.
 
-    `distrust` names files to hash again although nothing about them has changed. `neighbour`: who
-    is asked for files before the source. Raises HostError, with everything that has arrived kept.
+    `distrust` names files to hash again although nothing about them has changed. `neighbour`: the
+    host that is asked for files before the source. Raises HostError; all bytes that have arrived
+    are kept.
     """
     manifest = find_verified_manifest(config)
     if manifest is not None and not distrust:
@@ -280,9 +282,9 @@ def run(
 def _add_neighbour(
     config: Config, source: Source, neighbour: Neighbour, journal: Journal, progress: Progress
 ) -> Source:
-    """Return the source with a neighbour before it, unless that one gave wrong bytes before."""
+    """Return the source with a neighbour before it, unless that one sent wrong bytes before."""
     if neighbour.certificate_sha256 in journal.distrusted:
-        progress.warn(f"{neighbour.name} gave wrong bytes before: the source is asked alone")
+        progress.warn(f"{neighbour.name} sent wrong bytes before: only the source is asked")
         return source
 
     def left(reason: str, lied: bool) -> None:
@@ -348,7 +350,7 @@ def _sort(
 def _remove_stale(root: str, manifest: Manifest) -> None:
     """Remove files of an earlier manifest that this one does not name.
 
-    Loaders take every shard that they find. Files that were never ours are left alone.
+    Loaders read every shard in the directory. Files that were never ours are left alone.
     """
     wanted = {entry.path for entry in manifest.files}
     former = manifests.load(os.path.join(root, manifests.NAME))
@@ -364,7 +366,7 @@ def _remove_stale(root: str, manifest: Manifest) -> None:
 
 
 def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
-    """Refuse before anything is written where the disk cannot take what remains."""
+    """Raise HostError before anything is written where the disk has no space for the rest."""
     needed = 0
     for task in missing:
         there = find_size(os.path.join(root, task.entry.path)) or 0
@@ -375,7 +377,7 @@ def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
     free = shutil.disk_usage(root).free
     if free < needed:
         raise HostError(
-            f"{root}: no room for the weights: {format_bytes(needed)} are still needed (of "
+            f"{root}: no space for the weights: {format_bytes(needed)} are still needed (of "
             f"{format_bytes(manifest.total_bytes)}) and {format_bytes(free)} are free",
             f"free {format_bytes(needed - free)} or mount a larger disk there",
         )
@@ -394,7 +396,7 @@ def _expect_bytes(progress: Progress, root: str, manifest: Manifest, tasks: list
 
 
 def _finish(config: Config, manifest: Manifest, records: dict[str, Record]) -> Manifest:
-    """Write the manifest, then the mark as the last thing."""
+    """Write the manifest, and the mark last."""
     known = manifest.with_digests({path: record.sha256 for path, record in records.items()})
     known = Manifest(known.files, source=mask_url(config.source), revision=manifest.revision)
     root = config.directory

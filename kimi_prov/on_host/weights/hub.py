@@ -1,7 +1,7 @@
 """List a repository of the Hugging Face hub; runs in the environment that has huggingface_hub.
 
 Prints one JSON object: commit, files (path, size, digest, url) and the headers to send, or an
-error. It goes through a pipe: the headers may carry the token.
+error. It is read through a pipe: the headers may contain the token.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def describe(repository: str, revision: str, token: str | None) -> dict[str, Any
     for sibling in info.siblings or []:
         name = sibling.rfilename
         if name.rpartition("/")[2].startswith(".") or name == NAME:
-            continue  # .gitattributes and the like are the repository's; our manifest is made here
+            continue  # .gitattributes and the like are not weights; our manifest is made here
         row: dict[str, Any] = {
             "path": name,
             "size": sibling.size,
@@ -68,7 +68,7 @@ def describe(repository: str, revision: str, token: str | None) -> dict[str, Any
 
 
 def explain(error: Exception, revision: str) -> dict[str, Any]:
-    """Turn the client's error into ours."""
+    """Translate the client's error into ours."""
     from huggingface_hub import errors  # noqa: PLC0415
 
     known = {

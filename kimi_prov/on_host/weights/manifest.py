@@ -2,7 +2,7 @@
 
 A manifest is pinned in the repository, taken from the source's own `kimi-manifest.json`, or made
 from the hub's metadata. The hub knows a SHA-256 only for its large files; for small ones it gives
-git's blob id, which is checked instead, and the SHA-256 seen is what is written down.
+git's blob id, which is checked instead, and the SHA-256 of the bytes is written down.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
 PARTIAL = ".kimi-partial"
-# There while a fetch or a conversion is at work.
+# Exists while a fetch or a conversion runs.
 LOCK = ".kimi-lock"
 SCHEMA = "kimi-prov/manifest/v1"
 
@@ -51,13 +51,13 @@ class Entry:
         return Hasher(self)
 
     def key(self) -> str:
-        """Name partial bytes so that it ties them to this file and this very content."""
+        """Return the name of the partial file, which depends on this file and its content."""
         identity = f"{self.path}\0{self.size}\0{self.sha256 or self.git_sha1 or ''}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
 
 class Hasher:
-    """SHA-256 of the bytes given, and git's blob id where the source has no other."""
+    """SHA-256 of the bytes, and git's blob id where the source has no other digest."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -68,17 +68,17 @@ class Hasher:
             self._git.update(b"blob %d\0" % entry.size)
 
     def update(self, data: Buffer) -> None:
-        """Take the next bytes, in order."""
+        """Add the next bytes, in order."""
         self._sha256.update(data)
         if self._git is not None:
             self._git.update(data)
 
     def sha256(self) -> str:
-        """Return what the bytes came to, in hexadecimal."""
+        """Return the digest in hexadecimal."""
         return self._sha256.hexdigest()
 
     def matches(self) -> bool:
-        """Whether they are the entry's; true for an entry of which no digest is known."""
+        """Return whether the digest is the entry's; true for an entry without a known digest."""
         if self._entry.sha256 is not None:
             return self._sha256.hexdigest() == self._entry.sha256
         if self._git is not None:
@@ -96,12 +96,12 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(entry.size for entry in self.files)
 
     @property
     def sha256(self) -> str:
-        """One digest for the whole: it depends on paths, sizes and digests, not on the source."""
+        """Return one digest for all: it depends on paths, sizes and digests, not on the source."""
         lines = [
             f"{e.path}\0{e.size}\0{e.sha256 or e.git_sha1 or ''}\n"
             for e in sorted(self.files, key=lambda e: e.path)
@@ -109,7 +109,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def with_digests(self, seen: dict[str, str]) -> Manifest:
-        """Fill in the SHA-256 that was seen where none was known."""
+        """Return the manifest with the SHA-256 of the bytes where none was known."""
         return replace(
             self,
             files=[
@@ -119,7 +119,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the JSON document."""
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "files": [_format_entry(e) for e in sorted(self.files, key=lambda e: e.path)],
@@ -165,7 +165,7 @@ def parse(document: object, where: str) -> Manifest:
 
 
 def _list_folders(path: str) -> Iterator[str]:
-    """Folders of a relative path, the innermost first."""
+    """Return the folders of a relative path, the innermost first."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
@@ -192,7 +192,7 @@ def _parse_entry(row: object, where: str) -> Entry:
 
 
 def is_safe_path(path: str) -> bool:
-    """Whether a path stays inside the directory and clear of the names kept for ourselves."""
+    """Return whether a path stays inside the directory and is not one of our own names."""
     parts = path.split("/")
     if not path or path.startswith("/") or "\\" in path or any(ord(c) < 32 for c in path):
         return False
@@ -210,7 +210,7 @@ def load(path: str) -> Manifest | None:
 def list_directory(root: str) -> Iterable[Entry]:
     """List the files of a directory without their digests; hidden and own files are left out.
 
-    Raises HostError for what is no file.
+    Raises HostError for anything but a file.
     """
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -230,7 +230,7 @@ def _find_size(path: str) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """A file whose digest was seen, and what `stat` said then: a change of either is noticed."""
+    """A file's digest, and its `stat` at that time: a change of either is noticed."""
 
     size: int
     mtime_ns: int
@@ -238,12 +238,12 @@ class Record:
 
     @classmethod
     def from_file(cls, path: str, sha256: str) -> Record:
-        """Take down a file as it is now."""
+        """Record a file as it is now."""
         stat = os.stat(path)
         return cls(stat.st_size, stat.st_mtime_ns, sha256)
 
     def holds(self, path: str) -> bool:
-        """Whether the file still looks as it did when its digest was taken."""
+        """Return whether the file's `stat` is as it was when its digest was computed."""
         try:
             stat = os.stat(path)
         except FileNotFoundError:
@@ -251,12 +251,12 @@ class Record:
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the JSON document."""
         return {"size": self.size, "mtime_ns": self.mtime_ns, "sha256": self.sha256}
 
 
 def parse_records(document: object) -> dict[str, Record]:
-    """Read the records of a mark or journal; what cannot be read is as if it were not there."""
+    """Read the records of a mark or journal; a record that cannot be read counts as missing."""
     rows = document.get("verified") if isinstance(document, dict) else None
     found: dict[str, Record] = {}
     for path, row in rows.items() if isinstance(rows, dict) else ():
@@ -280,7 +280,7 @@ def write_mark(root: str, manifest: Manifest, records: dict[str, Record]) -> Non
 
 
 def is_mark_valid(root: str, manifest: Manifest) -> bool:
-    """Whether the mark is for this manifest and no file was touched since."""
+    """Return whether the mark is for this manifest and no file was touched since."""
     document = read_json(os.path.join(root, MARK))
     if document.get("manifest_sha256") != manifest.sha256:
         return False

@@ -1,8 +1,8 @@
-"""Weights from a neighbour: a host of the inventory that has them, or gets them, and gives them on.
+"""Weights from a neighbour: a host of the inventory that has or fetches them, and shares them.
 
-It is asked for the bytes of files and for nothing else. Which files there are, and what each must
-hash to, is told by the source or the pinned manifest as ever; a file of which no SHA-256 is known
-is never asked of it. One that is gone, slow, or gives wrong bytes is left, and the source asked.
+A neighbour is asked only for the bytes of files. Which files there are, and their hashes, always
+comes from the source or the pinned manifest; a file without a known SHA-256 is never asked of a
+neighbour. A neighbour that is gone, slow, or sends wrong bytes is not asked again: the source is.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Limits:
     """How long a neighbour is waited for, in seconds.
 
     `gone_s`: without an answer. `grace_s`: while it has begun no download of its own. `window_s`:
-    over which it may give no file more slowly than `slowest` bytes a second, and get what it has
-    not yet at a sixteenth of that: a source that is slow for it is no faster for us.
+    the time over which rates are measured. It must send each file at `slowest` bytes a second at
+    least, and fetch a file that it does not have yet at a sixteenth of that: a source that is slow
+    for the neighbour is no faster for us.
     """
 
     gone_s: float = 20.0
@@ -51,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Where a neighbour is asked, the certificate that it must show, and the key it knows us by."""
+    """A neighbour's address, its pinned certificate, and the key by which it knows us."""
 
     name: str
     address: str
@@ -62,7 +63,7 @@ class Neighbour:
 
     @classmethod
     def load(cls, path: str) -> Neighbour | None:
-        """Read the file; None where there is none, or where no neighbour has opened yet."""
+        """Read the file; None where there is none, or where no neighbour shares yet."""
         document = read_json(path)
         try:
             found = cls(
@@ -78,12 +79,12 @@ class Neighbour:
 
 
 def name_folder(directory: str) -> str:
-    """Name a directory of weights as both hosts know it: its model and its revision."""
+    """Return the name of a weights directory that both hosts know: its model and its revision."""
     return "/".join(directory.rstrip("/").split("/")[-2:])
 
 
 class _Pace:
-    """Whether a count that only grows does so too slowly, over a window."""
+    """Measures whether a count that only grows does so too slowly, over a window."""
 
     def __init__(self, window_s: float, slowest: float, count: int) -> None:
         self._window_s = window_s
@@ -92,7 +93,7 @@ class _Pace:
         self._count = count
 
     def slow(self, count: int) -> float | None:
-        """Return the rate where a window is over and it was too low."""
+        """Return the rate where a window is over and the rate was too low."""
         passed = time.monotonic() - self._since
         if passed < self._window_s:
             return None
@@ -103,7 +104,7 @@ class _Pace:
 
 @dataclass(frozen=True)
 class _Has:
-    """What a neighbour says of itself: its verified files, and how far it is with others."""
+    """A neighbour's answer about itself: its verified files, and its progress with others."""
 
     files: dict[str, str]
     fetching: bool
@@ -128,7 +129,7 @@ class NeighbourSource(Source):
         stall_s: float,
         left: Callable[[str, bool], None],
     ) -> None:
-        """`left` is called once, with the reason and whether it lied, when the source is taken."""
+        """When it is given up, call `left` with the reason and whether it sent wrong bytes."""
         self._inner = inner
         self._neighbour = neighbour
         self._folder = name_folder(directory)
@@ -150,38 +151,38 @@ class NeighbourSource(Source):
         self._lost: str | None = None
         self.lied = False
         self.taken_bytes = 0
-        #: of all files: it cannot have got more
+        #: Bytes of all files: it cannot have fetched more.
         self.total_bytes = 0
         self.name = inner.name
         self.neighbour = neighbour.name
         self.needs_listing = inner.needs_listing
 
     def listing(self, _revision: str | None) -> Manifest:
-        """Ask the source: a neighbour has no say in what the files are."""
+        """List the files at the source: a neighbour has no say in what the files are."""
         return self._inner.listing(_revision)
 
     def open(self, entry: Entry, offset: int) -> Stream:
         """Open a file at the neighbour, else at the source.
 
-        Raises LaterError while the neighbour has it not yet.
+        Raises LaterError while the neighbour does not have it yet.
         """
         if entry.sha256 is not None and self._lost is None:
             found = self._at_neighbour(entry, offset)
             if found is not None:
                 return found
         if self.lied and entry.path in self._touched:
-            # What is there of it may be the neighbour's, and wrong.
+            # The partial file may have wrong bytes from the neighbour.
             self._touched.discard(entry.path)
             offset = 0
         return self._inner.open(entry, offset)
 
     def wrong(self, entry: Entry) -> bool:
-        """Distrust the neighbour where bytes of this file came from it; True where they did."""
+        """Distrust the neighbour if bytes of this file came from it; return whether they did."""
         with self._lock:
             if entry.path not in self._touched:
                 return False
             self._touched.discard(entry.path)
-        self._leave(f"gave wrong bytes of {entry.path}", lied=True)
+        self._leave(f"sent wrong bytes of {entry.path}", lied=True)
         return True
 
     def _at_neighbour(self, entry: Entry, offset: int) -> Stream | None:
@@ -191,7 +192,7 @@ class NeighbourSource(Source):
             digest = has.files.get(entry.path) if has else None
             if has is not None and digest is None:
                 self._not_yet(entry, has)
-            # Another digest is that of another revision, which is no lie.
+            # Another digest means another revision, which is no error of the neighbour.
             elif digest == entry.sha256:
                 return self._request(entry, offset)
         except api_client.OtherCertificateError:
@@ -203,7 +204,7 @@ class NeighbourSource(Source):
         return None
 
     def _what_it_has(self) -> _Has | None:
-        """Ask what it has, at most once in a while for all files of the moment."""
+        """Ask what it has, once in a while for all files together."""
         with self._asking:
             now = time.monotonic()
             if self._has is not None and now - self._has_at < self._neighbour.limits.again_s:
@@ -231,7 +232,7 @@ class NeighbourSource(Source):
             often = self._empty[entry.path] > _EMPTY
         if often:
             response.close()
-            self._leave(f"gives nothing of {entry.path}", lied=False)
+            self._leave(f"does not send {entry.path}", lied=False)
             return None
         return Stream(_Taken(self, entry.path, response), offset)
 
@@ -248,7 +249,7 @@ class NeighbourSource(Source):
             return response
         response.close()
         if response.status == _BUSY:
-            raise self._later(f"{self._neighbour.name} gives to others")
+            raise self._later(f"{self._neighbour.name} serves others")
         if response.status in _REFUSED:
             self._leave("does not know this host's key", lied=False)
         elif response.status != _UNKNOWN:
@@ -256,7 +257,7 @@ class NeighbourSource(Source):
         return None
 
     def _not_yet(self, entry: Entry, has: _Has) -> None:
-        """Wait for a file that the neighbour is getting. Raises LaterError, or leaves it."""
+        """Wait for a file that the neighbour fetches. Raises LaterError, or gives it up."""
         name = self._neighbour.name
         if has.fetching:
             with self._lock:
@@ -273,7 +274,7 @@ class NeighbourSource(Source):
         self._leave(f"has no {entry.path} and fetches nothing", lied=False)
 
     def _later(self, message: str) -> LaterError:
-        """Return what says to come again, unless too little has come of that meanwhile."""
+        """Return the error that asks to come again, unless the neighbour's progress is too slow."""
         limits = self._neighbour.limits
         with self._lock:
             moved = min(self._has.moved, self.total_bytes) if self._has else 0
@@ -286,7 +287,7 @@ class NeighbourSource(Source):
         return LaterError(message, limits.again_s)
 
     def _failed(self, reason: str) -> None:
-        """Come again a little later, or leave a neighbour that is gone for good."""
+        """Ask again a little later, or give up a neighbour that is gone for good."""
         with self._lock:
             now = time.monotonic()
             self._failing_since = self._failing_since or now
@@ -306,7 +307,7 @@ class NeighbourSource(Source):
             self._left(f"{self._neighbour.name} {reason}", lied)
 
     def came(self, path: str, data: bytes) -> bytes:
-        """Count what came from the neighbour. Raises OSError where it is no longer taken."""
+        """Count bytes from the neighbour. Raises OSError where it is no longer accepted."""
         name = self._neighbour.name
         with self._lock:
             if self.lied:
@@ -316,12 +317,12 @@ class NeighbourSource(Source):
                 self._empty.pop(path, None)
             self.taken_bytes += len(data)
             count = self._came[path] = self._came.get(path, 0) + len(data)
-            # One for all connections of a file: a byte on each of many is slow as well.
+            # One measure for all connections of a file: a byte on each of many is slow as well.
             limits = self._neighbour.limits
             pace = self._paces.setdefault(path, _Pace(limits.window_s, limits.slowest, 0))
             rate = pace.slow(count)
         if rate is not None:
-            self._leave(f"gave {format_bytes(rate)}/s, which is too slow", lied=False)
+            self._leave(f"sent {format_bytes(rate)}/s, which is too slow", lied=False)
             raise OSError(f"{name} is too slow")
         return data
 
@@ -339,7 +340,7 @@ class _Response:
         return self._response.read1(limit)
 
     def all(self, end: float) -> bytes:
-        """Read what is short, and close. Raises OSError or ValueError for what is not."""
+        """Read a short answer, and close. Raises OSError or ValueError for any other answer."""
         parts: list[bytes] = []
         try:
             while sum(map(len, parts)) < _MAX_BYTES:
@@ -359,9 +360,10 @@ class _Response:
 
 
 class _Asked:
-    """A request whose answer begins in time, or is given up.
+    """A request whose answer must begin in time.
 
-    A socket's own limit is for each byte: who sends one now and then would hold us up for ever.
+    A socket's own limit is for each byte: a peer that sends a byte now and then would block for
+    ever.
     """
 
     def __init__(self, endpoint: api_client.Endpoint, path: str, headers: dict[str, str]) -> None:
@@ -407,7 +409,7 @@ class _Asked:
 
 
 class _Taken:
-    """Bytes of a file as they come from the neighbour, counted."""
+    """The bytes of a file from the neighbour, counted."""
 
     def __init__(self, source: NeighbourSource, path: str, response: _Response) -> None:
         self._source = source

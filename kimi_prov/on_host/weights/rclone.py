@@ -1,7 +1,7 @@
 """Reaches a bucket of S3's or Google's protocol by the distribution's rclone.
 
-What is secret stays in the file of credentials: rclone is told its path by a variable, and neither
-its command line nor its environment nor what is made of its messages holds more.
+Secrets stay in the file of credentials: rclone gets its path in a variable, and neither its command
+line, nor its environment, nor our messages about its output hold more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ S3, GCS = "s3", "gs"
 _BACKENDS = {S3: "s3", GCS: "gcs"}
 _LISTING_S = 300.0
 _CONNECT_S = 30
-# Where the machine's role is asked, if not where the clouds have it; and the site's proxy.
+# Where the machine's role is asked, if not at the clouds' own address; and the site's forward
+# proxy.
 _PASSED_ON = (
     *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -44,7 +45,7 @@ _MESSAGE = 300
 
 
 class Row(NamedTuple):
-    """An object: its size in bytes, and when it was written, as the bucket tells."""
+    """An object: its size in bytes, and when it was written, as the bucket says."""
 
     size: int
     modified: str
@@ -72,7 +73,7 @@ class Access:
 
 
 class CredentialsError(HostError):
-    """The bucket's provider does not take the credentials, or there are none."""
+    """The bucket's provider refuses the credentials, or there are none."""
 
 
 class AbsentError(HostError):
@@ -80,7 +81,7 @@ class AbsentError(HostError):
 
 
 class ThrottledError(HostError):
-    """The provider answers and wants fewer requests; retryable."""
+    """The provider answers that there are too many requests; retryable."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=True)
@@ -109,7 +110,7 @@ class Bucket:
         return f":{_BACKENDS[self.scheme]}:{inner}"
 
     def command(self, *arguments: str) -> list[str]:
-        """Return rclone's command line; attempts are the caller's, who keeps what has arrived."""
+        """Return rclone's command line; the caller retries, because it keeps what has arrived."""
         program = shutil.which(PROGRAM, path="/usr/local/bin:/usr/bin:/bin")
         if program is None:
             raise HostError(f"{PROGRAM} is not installed", "apt-get install rclone")
@@ -124,7 +125,7 @@ class Bucket:
         found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"}
         found.update({name: os.environ[name] for name in _PASSED_ON if name in os.environ})
         if self.access.ca_bundle:
-            # The system's own are read from the directory: both are trusted.
+            # The system's own authorities are read from the directory: both are trusted.
             found["SSL_CERT_FILE"] = self.access.ca_bundle
             found["SSL_CERT_DIR"] = "/etc/ssl/certs"
         of_scheme = self._of_s3() if self.scheme == S3 else self._of_gcs()
@@ -208,7 +209,7 @@ class Bucket:
             self.fail(done.stderr.decode("utf-8", "replace"))
 
     def lines(self, paths: Sequence[str], limit_s: float) -> list[str]:
-        """Read small objects that end with a line end, in any order; returns their lines."""
+        """Read small objects that end with a line end, in any order; return their lines."""
         done = process.run(
             *self.command("cat", "--files-from-raw", "-", self.locate("")),
             stdin="".join(f"{path}\n" for path in paths),
@@ -239,7 +240,7 @@ class Bucket:
             raise CredentialsError(f"{path}: the credentials cannot be read", _CREDENTIALS_FIX)
 
     def fail(self, said: str) -> NoReturn:
-        """Raise what rclone's standard error says. Raises HostError."""
+        """Raise the error that rclone's standard error describes. Raises HostError."""
         raise parse_error(self.name, self.hidden(said))
 
     def hidden(self, text: str) -> str:
@@ -267,12 +268,12 @@ _KINDS: Sequence[tuple[str, str]] = (
 
 
 def parse_error(name: str, said: str) -> HostError:
-    """Return the error that rclone's words name: retryable, or one that needs a person."""
+    """Return the error that rclone's message describes: retryable, or one that needs a person."""
     reason = _find_reason(said)
     kind = next((kind for kind, pattern in _KINDS if re.search(pattern, said)), "")
     text = f"{name}: {reason}"
     if kind == "unreadable":
-        # Not its reason: a parser shows what it read, also as a list of bytes.
+        # The reason is left out: a parser shows what it read, also as a list of bytes.
         return CredentialsError(
             f"{name}: the file of credentials is not one that {PROGRAM} can read",
             "name an AWS credentials file (s3://) or a service account's JSON (gs://) in "
@@ -295,7 +296,7 @@ def parse_error(name: str, said: str) -> HostError:
 
 
 def _find_reason(said: str) -> str:
-    """Return the last thing that rclone said, in one line without time and numbers of requests."""
+    """Return rclone's last message in one line, without time and numbers of requests."""
     entries: list[str] = []
     for line in said.splitlines():
         if _LOG_PREFIX.match(line):
@@ -310,7 +311,7 @@ def _find_reason(said: str) -> str:
 
 
 def _read_secrets(path: str | None) -> list[str]:
-    """Return what a file of credentials holds that must not be repeated; empty where unreadable."""
+    """Return the secrets of a credentials file; empty where it is unreadable."""
     if path is None:
         return []
     try:

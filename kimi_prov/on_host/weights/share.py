@@ -1,7 +1,7 @@
-"""Gives verified files of the weights to neighbours: few connections, TLS, a key for each of them.
+"""Sends verified files of the weights to neighbours: few connections, TLS, a key for each.
 
-Runs as kimi-share.service, as a user of its own who reads what all may read. It ends by itself when
-nobody has asked for a while.
+Runs as kimi-share.service, as a user of its own who reads only files that all may read. It ends by
+itself when it got no request for a while.
 
     GET /have?folder=MODEL/REVISION               {"files": {PATH: SHA256}, "fetching", "moved"}
     GET /file?folder=...&path=PATH&sha256=DIGEST  the bytes, from the Range's first on
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.weights.manifest import Record
 
 _CHUNK = 1 << 18
-# A client that says nothing, or takes nothing.
+# Seconds for a client that sends nothing, or takes nothing.
 _SILENT_S = 30.0
-# Beside the connections that carry files: hands being shaken, and questions what there is.
+# Connections beside those that carry files: handshakes, and questions for the list of files.
 _MORE = 16
-# A progress file that nobody writes any more; a failed download is begun again by systemd before.
+# A progress file this old is not written any more; systemd restarts a failed download sooner.
 _STALE_S = 60.0
 _RANGE = re.compile(r"bytes=(\d{1,18})-")
 
 
 @dataclass(frozen=True)
 class Taker:
-    """A neighbour that may ask: from where, and by which key."""
+    """A neighbour that may ask: its addresses, and the hash of its key."""
 
     name: str
     key_sha256: str
@@ -56,7 +56,7 @@ class Taker:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What is given, and to whom."""
+    """What is shared, and with whom."""
 
     port: int
     folders: dict[str, str]
@@ -69,7 +69,7 @@ class Sharing:
 
     @classmethod
     def load(cls, path: str) -> Sharing:
-        """Read the file. Raises HostError where it is no such file."""
+        """Read the file. Raises HostError for another form."""
         document = read_json(path)
         try:
             return cls(
@@ -93,7 +93,7 @@ class Sharing:
             ) from None
 
     def taker(self, key: str, address: str) -> Taker | None:
-        """Return whom a key belongs to, where it comes from one of his addresses."""
+        """Return the neighbour that a key belongs to, if it asks from one of its addresses."""
         digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
         found = None
         for taker in self.takers:
@@ -103,14 +103,14 @@ class Sharing:
 
 
 def normalize_address(text: str) -> str:
-    """Return an address as both sides write it: one of IPv4 never as one of IPv6."""
+    """Return an address in one form on both sides: IPv4 is never written as IPv6."""
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 
 
 def read_verified(directory: str) -> dict[str, Record]:
-    """Return the files of a directory whose digest was seen, while a fetch is at work as well."""
+    """Return the verified files of a directory, while a fetch runs as well."""
     under_way = read_json(build_journal_path(directory))
     return manifests.parse_records(
         under_way or read_json(os.path.join(directory, manifests.MARK), links=False)
@@ -118,7 +118,7 @@ def read_verified(directory: str) -> dict[str, Record]:
 
 
 def _count_present_bytes(directory: str, found: dict[str, Record]) -> int:
-    """Count the bytes that are there, those of unfinished files as well."""
+    """Count the bytes on the disk, including those of unfinished files."""
     got = sum(record.size for record in found.values())
     parts = os.path.join(directory, manifests.PARTIAL)
     with contextlib.suppress(OSError):
@@ -136,11 +136,11 @@ class _Rate:
 
     @property
     def chunk(self) -> int:
-        """Bytes at a time: a limit is kept by small pieces, so that no connection falls silent."""
+        """Return the bytes of a piece: small pieces hold a limit without a silent connection."""
         return min(_CHUNK, max(self.limit // _MORE, 4096)) if self.limit else _CHUNK
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more bytes may go."""
+        """Wait until so many more bytes may be sent."""
         if not self.limit:
             return
         with self._lock:
@@ -151,7 +151,7 @@ class _Rate:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers neighbours; everybody else's connection is closed before a word of TLS."""
+    """Answers neighbours; any other connection is closed before TLS begins."""
 
     daemon_threads = True
     block_on_close = False
@@ -177,17 +177,17 @@ class Server(ThreadingHTTPServer):
         super().__init__((address, sharing.port), Handler)
 
     def server_bind(self) -> None:
-        """Listen for IPv4 as well, where the kernel knows both."""
+        """Listen for IPv4 as well, where the kernel has both."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # No name is asked for, as the base class does.
+        # The base class would look up the host's name here.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     @property
     def sharing(self) -> Sharing:
-        """What is given and to whom, as the file says now."""
+        """Return what is shared and with whom, as the file says now."""
         with self._lock:
             state = os.stat(self._config)
             stamp = (state.st_mtime_ns, state.st_ino)
@@ -196,16 +196,16 @@ class Server(ThreadingHTTPServer):
             return self._sharing
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
-        """Whether a connection comes from a neighbour."""
+        """Return whether a connection comes from a neighbour."""
         del request
         address = normalize_address(client_address[0])
         try:
             return any(address in taker.addresses for taker in self.sharing.takers)
         except (OSError, HostError):
-            return False  # taken away: this server is about to be ended
+            return False  # The file is removed: this server is about to be ended.
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer in a thread, where there are not too many already."""
+        """Answer in a thread, unless there are too many already."""
         if self._all.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -219,27 +219,27 @@ class Server(ThreadingHTTPServer):
             self._all.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Shake hands here, where a slow client holds up nobody else, and answer."""
+        """Do the TLS handshake in the thread, where a slow client delays no other, and answer."""
         request.settimeout(_SILENT_S)
         with self._context.wrap_socket(request, server_side=True) as secure:
             Handler(secure, client_address, self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Say nothing of a neighbour that goes away."""
+        """Log nothing about a neighbour that goes away."""
 
     def begin(self) -> None:
-        """Note that a neighbour is served."""
+        """Record that a neighbour is being served."""
         with self._lock:
             self._at_work += 1
 
     def end(self) -> None:
-        """Note that it was served."""
+        """Record that the neighbour was served."""
         with self._lock:
             self._at_work -= 1
             self._used = time.monotonic()
 
     def service_actions(self) -> None:
-        """End when nobody has asked for a while, or all is taken away; called twice a second."""
+        """End after a while without a request, or without the file; called twice a second."""
         try:
             idle_s = self.sharing.idle_s
         except (OSError, HostError):
@@ -260,7 +260,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def log_message(self, *args: Any) -> None:  # noqa: ANN401
-        """Say nothing of each request."""
+        """Log nothing about a single request."""
 
     def do_GET(self) -> None:
         """Answer a neighbour."""
@@ -310,7 +310,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _file(self, directory: str, query: dict[str, str]) -> None:
-        """Give one verified file: of its path nothing is used that is not in the record."""
+        """Send one verified file: its path is used only if the record has it."""
         path = query.get("path", "")
         record = read_verified(directory).get(path)
         if record is None or not manifests.is_safe_path(path):
@@ -357,12 +357,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(argv: list[str]) -> int:
-    """`share serve CONFIG [CERTIFICATE]`; without a name it is what systemd gave the unit."""
+    """`share serve CONFIG [CERTIFICATE]`; the default is the one that systemd gave the unit."""
     given = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "tls")
     if len(argv) not in (1, 2):
         raise HostError("usage: share serve CONFIG [CERTIFICATE]")
     with Server(argv[0], argv[1] if argv[1:] else given) as server:
-        print(f"giving to {', '.join(t.name for t in server.sharing.takers)}", flush=True)
+        print(f"sharing with {', '.join(t.name for t in server.sharing.takers)}", flush=True)
         server.serve_forever()
-    print("nobody has asked for a while", flush=True)
+    print("no request for a while", flush=True)
     return 0

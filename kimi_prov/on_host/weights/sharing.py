@@ -1,4 +1,4 @@
-"""Has a host give its weights to a neighbour for as long as that one fetches, and no longer.
+"""Makes a host share its weights with a neighbour for as long as the neighbour fetches them.
 
     share key    on the host that takes: {"needed", "key_sha256"}; the key itself stays there
     share open   on the host that gives, with that hash: {"port", "certificate_sha256"}
@@ -7,8 +7,8 @@
     share close  on the host that gives; with its last taker the unit ends
     share serve  what kimi-share.service runs
 
-Each but the last reads one JSON object from standard input. All of it lies in /run: after a boot a
-host gives nothing, and takes from the source.
+Each but the last reads one JSON object from standard input. All files are in /run: after a boot a
+host shares nothing, and fetches from the source.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.answers import ShareKeyAnswer, ShareOpenAnswer
 
-# An open or a close on the same host, by another of its takers.
+# Seconds for an open or a close on the same host, for another of its takers.
 _LOCK_S = 120.0
-# Python's start on a machine with much else to do.
+# Seconds for Python's start on a busy machine.
 _START_S = 60.0
 
 
 def ensure_key() -> ShareKeyAnswer:
-    """Make this host's key where there is none; tell its hash, and whether it has to fetch."""
+    """Make this host's key where there is none; return its hash, and whether it has to fetch."""
     known = read_json(paths.NEIGHBOUR)
     own = known.get("key") or secrets.token_urlsafe(32)
     if "key" not in known:
@@ -64,7 +64,7 @@ def ensure_key() -> ShareKeyAnswer:
 
 
 def set_neighbour(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Have the download ask a neighbour before the source."""
+    """Make the download ask a neighbour before the source."""
     known = read_json(paths.NEIGHBOUR)
     if not known.get("key"):
         raise HostError(f"{paths.NEIGHBOUR}: there is no key", "run `kimi-prov apply` again")
@@ -89,7 +89,7 @@ def forget_neighbour() -> dict[str, Any]:
 
 
 def open_for(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
-    """Give to one more neighbour: by its key's hash, from its address, at the plan's port."""
+    """Share with one more neighbour: by its key's hash, from its address, at the plan's port."""
     certificate = Path(paths.SHARE_PEM)
     with _lock():
         _make_closed_folder()
@@ -97,7 +97,7 @@ def open_for(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
             write_atomic(certificate, tls.make_self_signed([socket.gethostname()]), 0o600)
         known = read_json(paths.SHARE)
         state = units.read_states(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
-        # Those of a run that was cut: their keys count no more.
+        # Takers of a run that was cut off: their keys are not valid any more.
         former = known.get("takers") or {} if state == "active" else {}
         parts = fetch.Config.load(paths.WEIGHTS).parts()
         document = {
@@ -129,7 +129,7 @@ def open_for(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
 
 
 def close(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Give to this neighbour no more; without any the unit ends, and its key goes."""
+    """Stop to share with this neighbour; without any left the unit ends, and its key is removed."""
     with _lock():
         document = read_json(paths.SHARE)
         takers = document.get("takers") or {}
@@ -154,7 +154,7 @@ def _lock() -> Any:  # noqa: ANN401
 
 
 def _start(wanted: Mapping[str, Any]) -> None:
-    """Start the unit: a user of its own, to whom systemd gives the certificate's key."""
+    """Start the unit: a user of its own, to whom systemd passes the certificate's key."""
     given = [
         "Type=exec",
         "DynamicUser=yes",
@@ -167,10 +167,10 @@ def _start(wanted: Mapping[str, Any]) -> None:
         "TasksMax=256",
         "MemoryMax=1G",
         "TimeoutStopSec=5",
-        # Sooner than a taker takes it for gone.
+        # Sooner than a taker gives it up.
         "Restart=on-failure",
         "RestartSec=2",
-        # What serves goes before.
+        # The present server is ended first.
         "CPUWeight=20",
         "IOWeight=20",
         "IPAddressDeny=any",

@@ -1,7 +1,7 @@
-"""Where weights come from: a directory, a web server, or the Hugging Face hub; `bucket` has more.
+"""Where weights come from: a directory, a web server, the Hugging Face hub, or a bucket.
 
-A source lists its files and opens one of them at an offset. Everything that moves and checks
-bytes is in `transfer`, the same for all.
+A source lists its files and opens one of them at an offset. The module `transfer` moves and checks
+the bytes, the same for all sources; `bucket` has the buckets.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stream:
         self.offset = offset
 
     def read(self, limit: int) -> bytes:
-        """At most `limit` bytes, as they come; empty at the end. Raises OSError on a stall."""
+        """Return up to `limit` bytes, as they come; empty at the end. Raises OSError on a stall."""
         return self._raw.read1(limit)
 
     def close(self) -> None:
@@ -63,15 +63,15 @@ class Stream:
 
 
 class Source:
-    """What all kinds have in common."""
+    """The common part of all kinds of sources."""
 
-    #: how messages name it: without query, user or token
+    #: Its name in messages: without query, user or token.
     name: str
-    #: whether the listing is needed even with a pinned manifest
+    #: Whether the listing is needed even with a pinned manifest.
     needs_listing = False
 
     def listing(self, _revision: str | None) -> Manifest:
-        """List the files; `_revision` is what an earlier run resolved its name to."""
+        """List the files; `_revision` is the commit to which an earlier run resolved the name."""
         raise NotImplementedError
 
     def open(self, entry: Entry, offset: int) -> Stream:
@@ -79,7 +79,7 @@ class Source:
         raise NotImplementedError
 
     def wrong(self, _entry: Entry) -> bool:
-        """Hear that a file arrived with wrong bytes; True where it will come from elsewhere now."""
+        """Handle wrong bytes of a file; return True where it now comes from elsewhere."""
         return False
 
 
@@ -98,7 +98,7 @@ class DirectorySource(Source):
             )
 
     def listing(self, _revision: str | None) -> Manifest:
-        """Read its manifest; without one take the files as they are, at first use."""
+        """Read its manifest; without one, use the files as they are at the first run."""
         self._require_directory()
         written = self._written()
         if written is not None:
@@ -126,7 +126,7 @@ class DirectorySource(Source):
         return Stream(_Unbuffered(stream), offset)
 
     def _written(self) -> Manifest | None:
-        """Return the manifest that lies there; None where there is none, or half of one."""
+        """Return the manifest in the directory; None where there is none, or half of one."""
         path = os.path.join(self._root, manifests.NAME)
         try:
             with os.fdopen(open_regular(path), "rb", buffering=0) as stream:
@@ -161,7 +161,7 @@ class _Unbuffered:
 
 
 class WebSource(Source):
-    """`http(s)://`: a server that has the files below one address, plainly."""
+    """`http(s)://`: a server that has the files below one address."""
 
     def __init__(self, url: str, ca_bundle: str | None, stall_s: float) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -177,7 +177,7 @@ class WebSource(Source):
         self._web = Web(ca_bundle, stall_s)
 
     def listing(self, _revision: str | None) -> Manifest:
-        """Read the manifest that lies beside the files."""
+        """Read the manifest beside the files."""
         url = self._base + manifests.NAME
         try:
             stream = self._web.open(url, {}, 0)
@@ -263,7 +263,7 @@ class HubSource(Source):
             environment["HF_ENDPOINT"] = self._endpoint
         if self._ca_bundle:
             environment["SSL_CERT_FILE"] = self._ca_bundle
-        # the package lies in a checkout or in the zipapp: Python imports from both
+        # The package is in a checkout or in the zipapp: Python imports from both.
         home = str(PurePath(os.path.abspath(__file__)).parents[3])
         arguments = [self._python, "-I", "-B", "-c", _HUB_CLIENT, home, self._repo, revision]
         if self._token_file:
@@ -290,14 +290,14 @@ class HubSource(Source):
 
 
 class BusyError(HostError):
-    """The server answers and is busy; retryable."""
+    """The server answers that it is busy; retryable."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=True)
 
 
 class LaterError(HostError):
-    """It is on its way to where it was asked for: come again, however often; retryable."""
+    """The file is on its way to the neighbour: ask again, any number of times; retryable."""
 
     def __init__(self, message: str, after_s: float) -> None:
         super().__init__(message, retryable=True)
@@ -309,7 +309,7 @@ class MissingError(HostError):
 
 
 class Web:
-    """Range requests that follow redirects and keep a secret from hosts it is not for."""
+    """Range requests that follow redirects and send a secret only to the hosts it is for."""
 
     def __init__(self, ca_bundle: str | None, stall_s: float) -> None:
         context = ssl.create_default_context()
@@ -337,7 +337,7 @@ class Web:
     def open(
         self, url: str, headers: dict[str, str], offset: int, entry: Entry | None = None
     ) -> Stream:
-        """Answer with the body from `offset`, having checked that it is the file expected."""
+        """Return the body from `offset`, after a check that it is the expected file."""
         _require_web(url)
         asked = {"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"}
         if offset:
@@ -379,7 +379,7 @@ def _require_web(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect within the web, never out of https, without a token for another origin."""
+    """Follow a redirect, never out of https; another origin gets no token."""
 
     def redirect_request(
         self,
@@ -414,19 +414,19 @@ def _find_host(url: str) -> str:
 
 
 def mask_url(url: str) -> str:
-    """Make an address fit for a log: no user, password, query or fragment."""
+    """Return an address fit for a log: no user, password, query or fragment."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, _find_host(url), parts.path, "", ""))
 
 
 def _build_http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
-    """Turn an HTTP status into an error: retryable, or one that needs a person."""
+    """Translate an HTTP status into an error: retryable, or one that needs a person."""
     where = mask_url(asked)
     answered = error.url or asked
     if error.code in _BUSY:
         return BusyError(f"{where}: the server answered {error.code}")
     if error.code in (401, 403) and _find_origin(answered) != _find_origin(asked):
-        # a signed address behind a redirect runs out in time; another request gives a new one
+        # A signed address behind a redirect expires; another request gives a new one.
         return HostError(
             f"{where}: the redirect to {_find_host(answered)} was refused ({error.code})",
             retryable=True,
@@ -449,7 +449,7 @@ def _build_untrusted_error(url: str, error: ssl.SSLCertVerificationError) -> Hos
 
 
 def describe_other_size(where: str, size: int, entry: Entry) -> str:
-    """Say that a file has not the manifest's size."""
+    """Return the error that a file does not have the manifest's size."""
     return (
         f"{where}: has {size} bytes and the manifest says {entry.size} "
         f"({format_bytes(entry.size)}): the source and the manifest are of different revisions"
@@ -457,7 +457,7 @@ def describe_other_size(where: str, size: int, entry: Entry) -> str:
 
 
 def _parse_extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
-    """First byte of the body and size of the file, as far as the server reports them."""
+    """Return first byte of the body and size of the file, as far as the server reports them."""
     if response.status == 206:
         unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")
         span, _, total = rest.partition("/")
@@ -470,7 +470,7 @@ def _parse_extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
 
 
 def read_all(stream: Stream) -> bytes:
-    """Read what has no business being large: a listing, a key."""
+    """Read an answer that must be small: a listing, a key."""
     parts: list[bytes] = []
     size = 0
     try:

@@ -4,7 +4,7 @@
     stage [--config FILE] --check   only report whether the RAM disk holds the weights (exit 0, 1)
 
 Runs as kimi-stage.service or kimi-warm.service, at every boot, before the engine. A file whose
-bytes on the disk are no longer the manifest's is fetched again, alone, and then staged.
+bytes on the disk no longer match the manifest is fetched again, alone, and then staged.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CONFIG = paths.STAGE
-# Small enough to stay in a core's cache between the read, the hash and the write.
+# Bytes; small enough to stay in a core's cache between the read, the hash and the write.
 _CHUNK = 512 << 10
-# Past the page cache nothing reads ahead.
+# Bytes of a read past the page cache, where nothing reads ahead.
 _DIRECT_CHUNK = 4 << 20
 _MARGIN_BYTES = 1 << 20
 
@@ -77,10 +77,10 @@ class Staging:
     def __init__(
         self, source: str, target: str | None, progress: Progress, *, direct: bool = False
     ) -> None:
-        """Take it from `source`; `direct`: from the disk itself, whatever the page cache holds.
+        """Read from `source`; `direct`: from the disk itself, whatever the page cache holds.
 
-        Where the file system has no such reading, as a RAM disk, the files' pages that no process
-        has mapped are dropped first; `cached` has their paths.
+        Where the file system has no such reading (a RAM disk), the files' pages that no process has
+        mapped are dropped first; `cached` has their paths.
         """
         self._source = source
         self._target = target
@@ -93,7 +93,7 @@ class Staging:
         self.wrong: list[str] = []
 
     def run(self, entries: Iterable[Entry], workers: int) -> None:
-        """Pass over the entries; `records` has the good ones, `wrong` the paths of the others.
+        """Read the entries; `records` has the good ones, `wrong` the paths of the others.
 
         Raises OSError where the machine cannot read or write.
         """
@@ -130,7 +130,7 @@ class Staging:
 
     def _pass(self, source: str, target: str | None, entry: Entry) -> tuple[bool, str]:
         hasher = entry.hasher()
-        # Of pages of its own: reading past the page cache demands a buffer that is aligned.
+        # Aligned memory: reading past the page cache needs an aligned buffer.
         buffer = memoryview(mmap.mmap(-1, _DIRECT_CHUNK if self._direct else _CHUNK))
         done = 0
         output = -1
@@ -149,7 +149,7 @@ class Staging:
                 self._progress.add(count)
             if output >= 0:
                 os.fchmod(output, 0o644)
-                # The copy is what will be read: the original's pages would only push others out.
+                # The engine reads the copy: the original's pages would only displace others.
                 os.posix_fadvise(reading, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(reading)
@@ -182,7 +182,7 @@ class Staging:
             flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
             if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
                 raise
-            # Opened and still not read so, or only from places that the last read has left.
+            # Opened, but direct reads fail, or work only at positions that the last read has left.
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
             self._through_cache(descriptor, source)
             return os.readv(descriptor, [buffer])
@@ -221,7 +221,7 @@ def run(config: Config, progress: Progress) -> Manifest:
 def _fetch_again(
     config: Config, staging: Staging, manifest: Manifest, progress: Progress
 ) -> Manifest:
-    """Fetch again what was found wrong, and only that; then take it from the disk once more."""
+    """Fetch the wrong files again, and only those; then read them from the disk once more."""
     wrong = sorted(staging.wrong)
     progress.say(
         f"{', '.join(wrong)} in {config.weights.directory}: the bytes on the disk are not the "
@@ -235,25 +235,25 @@ def _fetch_again(
         raise HostError(
             f"{staging.wrong[0]}: was verified and reads differently again: the disk or the memory "
             "of this machine is failing",
-            "read the kernel's messages and the disk's state: journalctl -k; smartctl -a",
+            "check the kernel's messages and the disk: journalctl -k; smartctl -a",
         )
     return manifest
 
 
 def is_staged(config: Config, manifest: Manifest) -> bool:
-    """Whether the RAM disk is mounted and holds these files, untouched since."""
+    """Return whether the RAM disk is mounted and holds these files, untouched since."""
     if config.target is None or config.mount is None or not os.path.ismount(config.mount):
         return False
     return manifests.is_mark_valid(config.target, manifest)
 
 
 def _prepare(config: Config, target: str, manifest: Manifest) -> dict[str, Record]:
-    """Remove other files from the RAM disk; refuse where these would not fit."""
+    """Remove other files from the RAM disk; raise HostError where the weights would not fit."""
     mount = config.mount or target
     if not os.path.ismount(mount):
         raise HostError(
             f"{mount}: the RAM disk is not mounted, and staging would fill the disk below it",
-            f"see why: systemctl status {unit_names.RAM_MOUNT}",
+            f"find out why: systemctl status {unit_names.RAM_MOUNT}",
         )
     known = manifests.parse_records(read_json(os.path.join(target, manifests.MARK)))
     remove(os.path.join(target, manifests.MARK))
@@ -315,7 +315,7 @@ def main(argv: list[str]) -> int:
 
 
 def is_in_place(config: Config) -> bool:
-    """Whether the weights are verified and, with a target, on the RAM disk, untouched since."""
+    """Return whether the weights are verified, untouched and, with a target, on the RAM disk."""
     manifest = fetch.find_verified_manifest(config.weights)
     return manifest is not None and (config.target is None or is_staged(config, manifest))
 

@@ -1,6 +1,7 @@
 """Read and write safetensors files with the standard library alone.
 
-A file is eight bytes of length, that many of JSON (each tensor's type, shape and place), the data.
+A file has eight bytes of length, that many bytes of JSON (each tensor's type, shape and offsets),
+then the data.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kimi_prov.contract.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Data begins on a whole cache line, for kernels that copy from it.
+# Data begins at a cache line, for kernels that copy from it.
 _ALIGNED = 64
 _MAX_HEADER_BYTES = 100_000_000
 _CHUNK = 4 << 20
@@ -33,12 +34,12 @@ class Part:
 
     @property
     def width(self) -> int:
-        """Bytes of one value."""
+        """Return the bytes of one value."""
         return {"I8": 1, "F32": 4}[self.kind]
 
 
 def read_header(path: str) -> dict[str, dict[str, Any]]:
-    """Return each tensor's `dtype` and `shape` by name; HostError for what is no such file."""
+    """Return each tensor's `dtype` and `shape` by name; raises HostError for other files."""
     try:
         with open(path, "rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -52,7 +53,7 @@ def read_header(path: str) -> dict[str, dict[str, Any]]:
 
 
 def write(path: str, parts: Sequence[Part]) -> tuple[int, str]:
-    """Write the parts into one file, forced to the disk; returns its bytes and SHA-256."""
+    """Write the parts into one file, flushed to the disk; return its bytes and SHA-256."""
     rows: dict[str, Any] = {}
     end = 0
     for part in parts:

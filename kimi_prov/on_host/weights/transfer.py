@@ -1,7 +1,7 @@
-"""Move files from a source into a directory: in parallel, resumable, hashed in the same pass.
+"""Copy files from a source into a directory: in parallel, resumable, hashed in the same pass.
 
-What has arrived of a file lies under `.kimi-partial/`, named by the content it must become, so
-that a run after a crash or a reboot goes on where the last one stopped, and never mixes two
+The bytes that have arrived lie under `.kimi-partial/`, in a file named by its expected content, so
+that a run after a crash or a reboot continues where the last one stopped, and never mixes two
 revisions. A file gets its own name only once its digest is right.
 """
 
@@ -38,8 +38,8 @@ _ATTEMPTS = 2
 class Patience:
     """How long to retry without a new byte of a file.
 
-    The first contact has less: a wrong host name should be reported soon, a network that was
-    there a minute ago is worth waiting for. `pause_s`: before the second attempt; it doubles.
+    The first contact has less time: a wrong host name should be reported soon, while a network that
+    worked a minute ago is worth waiting for. `pause_s`: before the second attempt; it doubles.
     """
 
     first_contact_s: float = 120.0
@@ -53,7 +53,7 @@ class Stopped(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Task:
-    """One file of the job; `check` when it is there and only its bytes are in doubt."""
+    """One file of the job; `check` when it exists and only its bytes are in doubt."""
 
     entry: Entry
     check: bool
@@ -81,10 +81,10 @@ class Transfer:
     def run(
         self, tasks: Iterable[Task], workers: int, verified: Callable[[str, Record], None]
     ) -> None:
-        """Do all; `verified` is called for each file as soon as its digest was right.
+        """Transfer all files; `verified` is called for each file as soon as its digest was right.
 
-        Raises the first HostError after the other files have stopped; one that trying again cannot
-        help goes before one that may pass.
+        Raises the first HostError after the other files have stopped; an error that a retry cannot
+        help takes precedence over a temporary one.
         """
         ordered = sorted(tasks, key=lambda task: -task.entry.size)
         lock = threading.Lock()
@@ -109,7 +109,7 @@ class Transfer:
                 raise error
 
     def listing(self, revision: str | None) -> Manifest:
-        """Ask the source for its files, while patience lasts."""
+        """Ask the source for its files, until the time limit."""
         trying = _Backoff(self, self._source.name)
         while True:
             try:
@@ -124,7 +124,7 @@ class Transfer:
                 return answer
 
     def _check(self, entry: Entry) -> Record | None:
-        """Hash a file that is there; None (and the file gone) when its bytes are wrong."""
+        """Hash a file that exists; None (and the file removed) when its bytes are wrong."""
         path = os.path.join(self._root, entry.path)
         hasher = entry.hasher()
         with open(path, "rb", buffering=0) as stream:
@@ -162,7 +162,7 @@ class Transfer:
         return Record.from_file(final, hasher.sha256())
 
     def _receive(self, entry: Entry, part: str) -> Hasher:
-        """Bring the partial file to its full size; the digest covers what was there before."""
+        """Complete the partial file; the digest covers the bytes that were there before."""
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             partial = _Partial(descriptor, entry, self._progress)
@@ -197,7 +197,7 @@ class Transfer:
                 self._progress.say(f"{entry.path} of {format_bytes(entry.size)}", log=False)
                 cut = self._pump(stream, partial)
             except LaterError as error:
-                # Whoever says so sees to it that this ends.
+                # The source that raises this limits the number of retries itself.
                 trying.again()
                 self._progress.say(error.message, log=False)
                 self.wait_or_stop(error.after_s)
@@ -215,7 +215,7 @@ class Transfer:
                 trying.pause(cut, kept)
 
     def _pump(self, stream: Stream, partial: _Partial) -> HostError | None:
-        """Read to the end of the file; the error that cut it short otherwise."""
+        """Read to the end of the file; else return the error that cut it short."""
         try:
             while partial.offset < partial.entry.size:
                 self.check_stopped()
@@ -233,7 +233,7 @@ class Transfer:
         return None
 
     def _hash(self, descriptor: int, hasher: Hasher, size: int, *, count: bool = True) -> None:
-        """Take the first `size` bytes of a file into the digest."""
+        """Add the first `size` bytes of a file to the digest."""
         buffer = memoryview(bytearray(_HASH_CHUNK))
         offset = 0
         while offset < size:
@@ -257,7 +257,7 @@ class Transfer:
         self.check_stopped()
 
     def limit_s(self) -> float:
-        """Seconds to go on without a byte, before or after the first contact."""
+        """Return the seconds to go on without a byte, before or after the first contact."""
         return self._patience.stalled_s if self.contacted else self._patience.first_contact_s
 
     @property
@@ -271,7 +271,7 @@ class Transfer:
 
 
 class _Backoff:
-    """The pauses between attempts at one thing: doubling, up to a limit, until patience ends."""
+    """The pauses between attempts: doubling, up to a limit, until the time limit."""
 
     def __init__(self, transfer: Transfer, what: str) -> None:
         self._transfer = transfer
@@ -279,7 +279,7 @@ class _Backoff:
         self.again()
 
     def again(self) -> None:
-        """Bytes arrived: start counting again."""
+        """Restart the time limit, because bytes arrived."""
         self._since = time.monotonic()
         self._pause = self._transfer.pause_s
 
@@ -300,7 +300,7 @@ class _Backoff:
 
 
 class _Partial:
-    """An unfinished file: its descriptor, how far it is, and the digest up to there."""
+    """An unfinished file: its descriptor, its present size, and the digest up to there."""
 
     def __init__(self, descriptor: int, entry: Entry, progress: Progress) -> None:
         self._descriptor = descriptor
@@ -336,18 +336,18 @@ def build_partial_path(root: str, entry: Entry) -> str:
 
 
 def count_present_bytes(root: str, entry: Entry) -> int:
-    """Bytes of an unfinished file that need not be moved again."""
+    """Return the bytes of an unfinished file that need not be moved again."""
     size = find_size(build_partial_path(root, entry)) or 0
     return size if size <= entry.size else 0
 
 
 def _may_be_temporary(error: BaseException | None) -> bool:
-    """Whether an error may be temporary: one that needs a person takes precedence."""
+    """Return whether an error may be temporary: one that needs a person takes precedence."""
     return not isinstance(error, HostError) or error.retryable
 
 
 def _make_full_error(root: str, entry: Entry) -> HostError:
     return HostError(
         f"{root}: the disk is full in the middle of {entry.path} ({format_bytes(entry.size)})",
-        "free room and run `kimi-prov apply` again: what has arrived is kept",
+        "free space and run `kimi-prov apply` again: what has arrived is kept",
     )

@@ -239,14 +239,14 @@ def test_what_the_plan_does_not_take_is_told_and_left(make_machine, mode, pem):
     assert new.tls_pem.read_text() == before
     words = [text.partition(":")[0] for text in told["left_out"]]
     accounts = [] if mode == "acme" else ["the ACME account"]
-    assert words == ["the page's data", "the certificate", *accounts]
+    assert words == ["the web UI's data", "the certificate", *accounts]
 
 
 def test_a_page_that_is_not_planned_any_more_is_told(make_machine):
     old = make_machine("old", page=False)
     (old.srv / "web").mkdir()
     assert backup.make_archive(old, os.geteuid())["left_out"] == [
-        "the page's data in /srv/kimi/web: no page is planned here"
+        "the web UI's data in /srv/kimi/web: no web UI is planned here"
     ]
 
 
@@ -287,8 +287,8 @@ def test_the_second_gateway_takes_no_keys(make_machine):
     _, told = carried(old, new)
     assert known(new) == before
     assert told["left_out"] == [
-        "the page's data: gw1 has the page for all machines; restore it there",
-        "keys and certificate: gw1 has them for all gateways",
+        "the web UI's data: gw1 runs the web UI for all machines; restore it there",
+        "keys and certificate: gw1 makes them for all gateways",
     ]
 
 
@@ -300,7 +300,7 @@ def test_the_machines_own_history_stays(make_machine):
     _, told = carried(old, new)
     found = {entry["number"]: entry["by"]["user"] for entry in entries.read_all(new)}
     assert found == {1: "new", 2: "old", 7: "new"}
-    assert told["left_out"] == ["entries of the history that this machine has itself: 1"]
+    assert told["left_out"] == ["entries of the history that this machine has as well: 1"]
 
 
 def applied(machine, number, **more):
@@ -356,11 +356,11 @@ ENTRY = {
         ({"history/0001/files/etc/cron.d/x": "x"}, "which no backup has"),
         ({"history/0001/entry.json": "{}"}, "no entry of a history"),
         ({"history/0002/entry.json": json.dumps(ENTRY)}, "is entry 1"),
-        ({"history/0001/entry.json": json.dumps(ENTRY | {"by": "x"})}, "by is of another form"),
-        ({"history/0001/entry.json": json.dumps(ENTRY | {"why": 1})}, "why is of another form"),
+        ({"history/0001/entry.json": json.dumps(ENTRY | {"by": "x"})}, "by has another form"),
+        ({"history/0001/entry.json": json.dumps(ENTRY | {"why": 1})}, "why has another form"),
         ({"acme/live/x": "x"}, "which no backup has"),
         ({"keys.map": "no hash\n"}, "no hash of a key"),
-        ({"keys.map": "a" * (2 << 20)}, "larger than any"),
+        ({"keys.map": "a" * (2 << 20)}, "larger than on any machine"),
         ({"operator.new": "two words"}, "is no key"),
         ({"tls.pem": "x"}, "its certificate is none"),
         ({"tls.pem": tls.extract_certificates(OTHERS)}, "its certificate is none"),
@@ -378,7 +378,7 @@ def test_what_is_no_backup_changes_nothing(make_machine, members, words):
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        ({"schema": "kimi-prov/backup-archive/v9"}, "of the form kimi-prov/backup-archive/v9"),
+        ({"schema": "kimi-prov/backup-archive/v9"}, "has the form kimi-prov/backup-archive/v9"),
         ({"made_unix": "x"}, "neither when nor where"),
         ({"hostname": None}, "neither when nor where"),
     ],
@@ -405,7 +405,7 @@ def test_half_a_backup_is_refused(make_machine, part):
     backup.make_archive(old, os.geteuid())
     whole = (old.transfer / transfer.ARCHIVE).read_bytes()
     shutil.rmtree(old.transfer)
-    refused(new, whole[: int(len(whole) * part)], "damaged|not whole")
+    refused(new, whole[: int(len(whole) * part)], "damaged|incomplete")
 
 
 def test_a_page_that_does_not_answer_leaves_all_else_as_it_was(make_machine, monkeypatch):
@@ -415,7 +415,7 @@ def test_a_page_that_does_not_answer_leaves_all_else_as_it_was(make_machine, mon
 
     def fails(web):
         backup.web_backup.run_in_folder(web, "go-back")
-        raise HostError("the page did not start with what was restored", "read its journal")
+        raise HostError("the web UI did not start with what was restored", "read its journal")
 
     monkeypatch.setattr(backup.web_backup, "switch", fails)
     before = pictured(new)

@@ -33,7 +33,7 @@ FOUND = {
     "ok": False,
     "complete": False,
     "provisioned": True,
-    "detail": "1 difference; could not look at weights",
+    "detail": "1 difference; could not read weights",
     "looked_at": "2026-11-24T03:00:00Z",
     "applied": {
         "entry": 3,
@@ -133,7 +133,7 @@ def test_text_keeps_to_eighty_columns_but_for_paths_and_breaks_no_word_of_a_comm
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert [line.split()[-1] for line in wide] == [ROW["subject"]]
     words = " ".join(text.split())
-    for told in ("could not look at weights", "since 2026-11-24T02:29:00Z", "by ann on desk"):
+    for told in ("could not read weights", "since 2026-11-24T02:29:00Z", "by ann on desk"):
         assert told in words
     assert "no drift): engine.version" in words
     assert "not known: ssh: no route" in words

@@ -16,7 +16,7 @@ def answer(progress: dict[str, Any] | None = None, **shown: str) -> dict[str, An
     return {"unit": {**unit, **shown}, "progress": progress, "journal": ["the last line"]}
 
 
-FAILED = {"state": "failed", "message": "/srv/kimi/models: no room for the weights"}
+FAILED = {"state": "failed", "message": "/srv/kimi/models: no space for the weights"}
 
 
 def test_a_oneshot_that_is_active_is_done() -> None:
@@ -81,7 +81,7 @@ def test_the_report_has_what_the_job_has_told() -> None:
 
 
 def test_what_went_otherwise_than_planned_is_told_beside_a_good_end() -> None:
-    told = "node1 gave wrong bytes of a.safetensors: the source is asked for the rest"
+    told = "node1 sent wrong bytes of a.safetensors: the source is asked for the rest"
     seen = answer({"state": "done", "message": "verified", "warnings": [told]})
     assert classify(UNIT, seen).state == "done"
     assert list_warnings(seen) == [told]

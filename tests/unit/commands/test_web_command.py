@@ -6,7 +6,7 @@ import closed_form
 import pytest
 from command_line import fails, gives, task
 
-NO_PAGE = {"code": "failed", "message": "there is no page on this machine", "fix": "apply"}
+NO_PAGE = {"code": "failed", "message": "there is no web UI on this machine", "fix": "apply"}
 
 
 def told(asked):
@@ -31,7 +31,7 @@ def test_a_backup_is_told_as_a_document_and_as_text(kimi):
     assert done.returncode == 1
     document = json.loads(done.stdout)
     closed_form.validate(document, "web")
-    assert document["hosts"]["bad"] == {"ok": False, "detail": "there is no page on this machine"}
+    assert document["hosts"]["bad"] == {"ok": False, "detail": "there is no web UI on this machine"}
     good = document["hosts"]["good"]
     # The name is the host's and the time's, below the folder that one is in.
     assert good["file"].startswith(f"{kimi.home}/{{host}}-web-2")

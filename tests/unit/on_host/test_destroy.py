@@ -302,7 +302,7 @@ def test_an_unseen_password_stays_with_the_account_that_it_opens(machine, purge_
         assert work.errors == []
         return work
 
-    told = [text for text in destroyed().kept if "nobody has seen" in text]
+    told = [text for text in destroyed().kept if "was not shown yet" in text]
     left = [str(path.relative_to(root)) for path in root.glob("etc/kimi/**/*") if path.is_file()]
     assert left == ([] if purge_web else ["etc/kimi/keys/web-admin.new"])
     assert bool(told) != purge_web

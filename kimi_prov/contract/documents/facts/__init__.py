@@ -1,4 +1,4 @@
-"""`kimi-prov/facts/v1`: what a machine is."""
+"""`kimi-prov/facts/v1`: the facts of a machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kimi_prov.contract.documents.lock import LockAnswer, LockRefusal
 
 
 class Facts(TypedDict, total=False):
-    """What a machine is. Sizes in bytes; null is unknown. Further keys are allowed."""
+    """The facts of a machine. Sizes in bytes; null is unknown. Further keys are allowed."""
 
     schema: Required[Literal["kimi-prov/facts/v1"]]
     collected_at: str
@@ -47,7 +47,7 @@ class Facts(TypedDict, total=False):
     kimi: Required[KimiFacts]
     origin: OriginFacts
     origins: dict[str, str]
-    """Values that came from elsewhere than the origin: the catalogue, a measurement."""
+    """Values from another source than the origin: the catalogue, a measurement."""
     note: str | None
     cgroup: CgroupFacts
     disks: list[DiskFacts]
@@ -59,18 +59,18 @@ class Facts(TypedDict, total=False):
     measured: MeasuredFacts | None
     price: PriceFacts | None
     bench: list[BenchFacts] | None
-    """What a bench of this machine measured; `check --measured` adds it."""
+    """The results of a bench of this machine; `check --measured` adds them."""
     security: SecurityFacts
 
 
 class ProbeAnswer(Facts):
-    """What `probe` answers: the facts and, where it was asked to lock the machine, the lock."""
+    """The answer of `probe`: the facts and, where it was to lock the machine, the lock."""
 
     lock: NotRequired[LockAnswer]
 
 
 class LockedElsewhere(TypedDict):
-    """What `probe --lock` answers in place of the facts, where another run holds the lock."""
+    """The answer of `probe --lock` without the facts, where another run holds the lock."""
 
     lock: LockRefusal
 
@@ -79,7 +79,7 @@ LockedProbeAnswer = Union[ProbeAnswer, LockedElsewhere]
 
 
 class ClockFacts(TypedDict, total=False):
-    """The machine's clock beside the control machine's."""
+    """The machine's clock compared with the control machine's."""
 
     synchronized: bool | None
     """Whether a time server keeps it."""
@@ -89,10 +89,10 @@ class ClockFacts(TypedDict, total=False):
 
 
 class OriginFacts(TypedDict):
-    """Where the facts come from."""
+    """The source of the facts."""
 
     kind: Literal["probe", "recording", "spec", "made", "suggested"]
-    """probe, recording (a folder of what commands said), spec (a quote), or made from one of
+    """probe, recording (a folder with the output of commands), spec (a quote), or made from one of
     them."""
     name: NotRequired[str | None]
     detail: NotRequired[str | None]

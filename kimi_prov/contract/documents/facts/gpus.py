@@ -40,8 +40,7 @@ class GpuFacts(TypedDict, total=False):
     numa_node: Whole | None
     cpus: CpuList | None
     fabric_state: str | None
-    """Completed where NVSwitches are up; a virtual machine is given the GPUs and not the
-    switches."""
+    """Completed where NVSwitches are up; a virtual machine gets the GPUs but not the switches."""
     fabric_status: str | None
     measured: GpuSpeeds | None
 
@@ -52,15 +51,15 @@ class PcieFacts(TypedDict, total=False):
     gen: Whole | None
     """It falls while a GPU idles."""
     gen_max: Whole | None
-    """Below `gen_card` it is a slot that holds the card back."""
+    """Below `gen_card` the slot slows the card down."""
     gen_card: Whole | None
     width: Whole | None
-    """Below `width_max` it is a slot that holds the card back."""
+    """Below `width_max` the slot slows the card down."""
     width_max: Whole | None
 
 
 class GpuSpeeds(TypedDict, total=False):
-    """What `--measure` found of a GPU."""
+    """The results of `--measure` for a GPU."""
 
     bandwidth_bytes_per_s: Quantity | None
     """Of its memory, bytes read and written."""
@@ -75,7 +74,7 @@ class GpuSpeeds(TypedDict, total=False):
 
 
 class NvidiaFacts(TypedDict, total=False):
-    """NVIDIA's driver and what goes with it."""
+    """NVIDIA's driver and its parts."""
 
     pci_devices: Required[Whole | None]
     driver_loaded: Required[str | None]
@@ -99,7 +98,7 @@ class NvidiaFacts(TypedDict, total=False):
 
 
 class FabricManagerFacts(TypedDict):
-    """What makes NVSwitches work."""
+    """The fabric manager, which NVSwitches need."""
 
     package_version: NotRequired[str | None]
     active: NotRequired[bool | None]

@@ -1,4 +1,4 @@
-"""Facts: what of ours is on the machine."""
+"""Facts: what kimi-prov has installed on the machine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from kimi_prov.contract.documents.form import Whole
 
 
 class KimiFacts(TypedDict, total=False):
-    """What of ours is on the machine."""
+    """What kimi-prov has installed on the machine."""
 
     plan_sha256: str | None
     target_sha256: str | None
     engine_envs: list[str]
     tools: list[str]
-    """Environments of tools that were made to the end."""
+    """Complete environments of tools."""
     pythons: list[str]
-    """Interpreters that were brought."""
+    """Bundled interpreters."""
     engine_pythons: dict[str, str]
-    """Environments whose interpreter was brought, and that interpreter's name."""
+    """Environments with a bundled interpreter, and that interpreter's name."""
     engine_link: str | None
     kept_envs: list[str]
-    """Environments of the versions that rollback can put back."""
+    """Environments of the versions that rollback can restore."""
     switch_open: bool
     """Whether a switch to another version was begun and has not ended."""
     models: list[ModelFacts]
@@ -31,34 +31,34 @@ class KimiFacts(TypedDict, total=False):
     proxy_user: bool | None
     acme_user: bool | None
     files: dict[str, FileFacts | None]
-    """Files that roles write, by path; null where there is no regular file. A role writes what
-    differs."""
+    """Files that roles write, by path; null where there is no regular file. A role writes only
+    files that differ."""
     accounts: dict[str, AccountFacts | None]
-    """Accounts of our names, whoever made them."""
+    """Accounts with our names, whoever made them."""
     web_envs: list[str]
-    """Environments of the page that were made to the end."""
+    """Complete environments of the web UI."""
     web_pythons: dict[str, str]
-    """Those whose interpreter was brought, and that interpreter's name."""
+    """Those with a bundled interpreter, and that interpreter's name."""
     web_link: str | None
-    """The one that is in use."""
+    """The one in use."""
     groups: dict[str, int | None]
     """Groups of our names and their numbers; null where there is none."""
     node_exporter_ours: bool
-    """Whether the distribution's node exporter came with this product."""
+    """Whether the distribution's node exporter was installed by kimi-prov."""
     forward_proxy: bool
-    """Whether an apply wrote down the site's proxy."""
+    """Whether an apply wrote the site's forward proxy."""
     before_kept: bool | None
     before: dict[str, Any] | None
-    """What the machine was before the first apply, as `destroy` puts it back."""
+    """The machine's state before the first apply, which `destroy` restores."""
     units: dict[str, str | None]
     services: dict[str, ServiceFacts]
-    """Services that packages of ours bring along, as they are now."""
+    """Services that our packages bring, in their present state."""
     serving: dict[str, ServingFacts]
     """What each running engine depends on, by its unit."""
     driver: dict[str, Any] | None
     """What an earlier apply did to the driver."""
     nccl: dict[str, Any] | None
-    """What an earlier apply found of NCCL."""
+    """What an earlier apply recorded of NCCL."""
 
 
 class ModelFacts(TypedDict):
@@ -85,14 +85,14 @@ class ServiceFacts(TypedDict, total=False):
 
 
 class AccountFacts(TypedDict):
-    """An account of our names."""
+    """An account with one of our names."""
 
     uid: int
     gid: int
     home: str
     shell: str
     processes: list[str]
-    """Names of its processes that no unit of ours runs."""
+    """Names of its processes that run in none of our units."""
 
 
 class ServingFacts(TypedDict):
@@ -100,4 +100,4 @@ class ServingFacts(TypedDict):
 
     stamp: str
     form: dict[str, dict[str, str]] | None
-    """null where it is not known any more; values of secrets are hidden."""
+    """null where it is no longer known; values of secrets are hidden."""

@@ -34,7 +34,7 @@ class OsFacts(TypedDict):
 
 
 class PythonFacts(TypedDict, total=False):
-    """The interpreters that are there."""
+    """The interpreters on the machine."""
 
     path: str | None
     version: Required[str | None]
@@ -53,7 +53,7 @@ class CpuFacts(TypedDict, total=False):
     """The processors."""
 
     model: Required[str | None]
-    """As the kernel reports it; a virtual machine's may have no number, then `microarchitecture`
+    """As the kernel reports it; a virtual machine's may have no number: then `microarchitecture`
     names the design."""
     vendor: str | None
     family: Whole | None
@@ -63,7 +63,7 @@ class CpuFacts(TypedDict, total=False):
     cores: Whole | None
     threads: Whole | None
     isa: Required[list[str] | None]
-    """The kernel's names of instructions that engines and formats ask for."""
+    """The kernel's names of instructions that engines and formats need."""
     online: Required[CpuList | None]
     primary: CpuList | None
     l3_bytes: Whole | None
@@ -78,19 +78,19 @@ class CpuFacts(TypedDict, total=False):
     nodes_per_socket: Whole | None
     snc: Whole | None
     """NUMA nodes of a socket as set in the firmware (Intel); null on virtual machines, whose nodes
-    are their maker's choice."""
+    are their hypervisor's choice."""
     nps: Whole | None
     """The same of AMD's processors."""
     tdp_w: Quantity | None
 
 
 class NumaFacts(TypedDict):
-    """How memory and processors belong together."""
+    """The NUMA topology."""
 
     nodes: list[NodeFacts]
     memory_grows: NotRequired[bool | None]
-    """The nodes show far less than the whole, as virtual machines do that get memory as they touch
-    it."""
+    """The nodes show far less than the total, as in virtual machines that get memory when they
+    touch it."""
 
 
 class NodeFacts(TypedDict, total=False):
@@ -136,7 +136,7 @@ class DimmFacts(TypedDict, total=False):
 
 
 class MemoryBandwidth(TypedDict):
-    """How fast it is read."""
+    """The memory's bandwidth."""
 
     measured: NotRequired[Quantity | None]
     """By `--measure` on a quiet machine."""
@@ -173,7 +173,7 @@ class SysctlFacts(TypedDict):
 
 
 class ChoiceFacts(TypedDict):
-    """A setting that has choices."""
+    """A setting with fixed values."""
 
     value: str | None
     choices: list[str]
@@ -181,7 +181,7 @@ class ChoiceFacts(TypedDict):
 
 
 class FilesystemFacts(TypedDict, total=False):
-    """A file system that holds, or would hold, something of ours."""
+    """A file system that has, or would have, files of kimi-prov."""
 
     mount: Required[str]
     device: str | None
@@ -189,7 +189,7 @@ class FilesystemFacts(TypedDict, total=False):
     options: list[str]
     """Those of nodev, noexec, nosuid and ro that it is mounted with."""
     linked: dict[str, str]
-    """Which of `holds` lead through a link, and where to."""
+    """The paths of `holds` that are links, and their targets."""
     writable: bool | None
     """Whether root may write there."""
     holds: list[str]
@@ -217,7 +217,7 @@ class PackageFacts(TypedDict, total=False):
     busy: PackageLock | None
     """Who holds a lock of apt or dpkg at this moment; only root sees it."""
     unfinished: list[str] | None
-    """Packages that dpkg began and did not end, or is at work on."""
+    """Packages that dpkg began and did not finish, or is installing now."""
 
 
 class PackageLock(TypedDict, total=False):

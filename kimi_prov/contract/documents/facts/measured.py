@@ -1,4 +1,4 @@
-"""Facts: how fast the machine is."""
+"""Facts: measured speeds of the machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kimi_prov.contract.documents.form import NotRequired, PositiveWhole, Quanti
 
 
 class MeasuredFacts(TypedDict, total=False):
-    """What `--measure` found; null without it."""
+    """The results of `--measure`; null without it."""
 
     load: Quantity | None
     busy: bool | None
-    """Other work ran beside it: the planner does not use these figures."""
+    """Other work ran at the same time: the planner does not use these figures."""
     memory: MeasuredMemory | None
     disk: MeasuredDisk | None
     sha256: MeasuredRate | None
@@ -20,7 +20,7 @@ class MeasuredFacts(TypedDict, total=False):
 
 
 class MeasuredMemory(TypedDict, total=False):
-    """How fast memory is read."""
+    """The read speed of memory."""
 
     bytes_per_s: Quantity | None
     seconds: Quantity | None
@@ -36,7 +36,7 @@ class MeasuredNode(TypedDict):
 
 
 class MeasuredDisk(TypedDict, total=False):
-    """How fast a disk is read."""
+    """The read speed of a disk."""
 
     bytes_per_s: Quantity | None
     seconds: Quantity | None
@@ -47,7 +47,7 @@ class MeasuredDisk(TypedDict, total=False):
 
 
 class MeasuredRate(TypedDict, total=False):
-    """How fast something is, or why that is not known."""
+    """A measured speed, or why it is unknown."""
 
     bytes_per_s: Quantity | None
     seconds: Quantity | None
@@ -66,7 +66,7 @@ class MeasuredGpu(TypedDict, total=False):
 
 
 class MeasuredFlops(TypedDict, total=False):
-    """How fast a GPU multiplies matrices."""
+    """The speed of a GPU's matrix product."""
 
     flops_per_s: Quantity | None
     seconds: Quantity | None

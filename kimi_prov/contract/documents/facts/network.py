@@ -1,4 +1,4 @@
-"""Facts: addresses, ports, cards and what guards them."""
+"""Facts: addresses, ports, cards and the firewall."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class NetworkFacts(TypedDict, total=False):
     default_ipv6: bool | None
     listening: list[ListeningPort]
     interfaces: list[InterfaceFacts] | None
-    """Those with a device or an address."""
+    """Interfaces with a device or an address."""
     rdma: list[RdmaFacts] | None
     """Ports of InfiniBand and RoCE devices."""
 
 
 class ListeningPort(TypedDict, total=False):
-    """A port that a program holds."""
+    """A TCP port that a program uses."""
 
     port: Required[Whole]
     address: str
@@ -34,7 +34,7 @@ class InterfaceFacts(TypedDict, total=False):
     name: Required[Annotated[str, Rule(pattern=r"^[A-Za-z0-9._-]{1,15}$")]]
     state: str | None
     speed_bits_per_s: Whole | None
-    """null where no card is behind it: a virtual interface says a number that nothing keeps (veth
+    """null where no card is behind it: a virtual interface reports a speed without a meaning (veth
     always 10 Gbit/s)."""
     mtu: Whole | None
     addresses: list[Annotated[str, Rule(pattern=r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$")]]
@@ -62,7 +62,7 @@ BusPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
 class RdmaToGpu(TypedDict):
-    """The way from the device to a GPU."""
+    """The path from the device to a GPU."""
 
     index: Whole
     path: BusPath
@@ -73,18 +73,18 @@ FirewallState = Literal["active", "inactive", "absent"]
 
 
 class FirewallFacts(TypedDict, total=False):
-    """What guards ports."""
+    """The firewall of the machine."""
 
     nft: bool | None
     ufw: FirewallState | None
     firewalld: FirewallState | None
     redirected: list[RedirectedPort] | None
-    """TCP ports that rules of iptables send elsewhere, as to containers; null without iptables or
+    """TCP ports that rules of iptables redirect, as to containers; null without iptables or
     root."""
 
 
 class RedirectedPort(TypedDict):
-    """A port that rules of iptables send elsewhere."""
+    """A port that rules of iptables redirect."""
 
     port: Whole
     address: NotRequired[str | None]

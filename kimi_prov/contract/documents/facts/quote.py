@@ -1,4 +1,4 @@
-"""Facts: what quotes alone say."""
+"""Facts that only quotes have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NicFacts(TypedDict, total=False):
 class GroupFacts(TypedDict):
     """Equal hosts that serve one model together, as a spec sheet says.
 
-    All else is of one of them.
+    All other facts are of one of them.
     """
 
     hosts: Annotated[int, Rule(minimum=1, maximum=64)]
@@ -27,7 +27,7 @@ class GroupFacts(TypedDict):
 
 
 class LinkFacts(TypedDict):
-    """What joins them."""
+    """The network between them."""
 
     kind: Literal["infiniband", "roce", "ethernet"]
     speed_bits_per_s: Quantity | None
@@ -37,7 +37,7 @@ class LinkFacts(TypedDict):
 
 
 class PriceFacts(TypedDict, total=False):
-    """What the machine costs."""
+    """The price of the machine."""
 
     purchase_usd: Quantity | None
     hourly_usd: Quantity | None
@@ -45,7 +45,7 @@ class PriceFacts(TypedDict, total=False):
 
 
 class QuotedPrice(TypedDict):
-    """The amounts in the currency that they were quoted in, and its rate.
+    """The amounts in the currency of the quote, and its rate.
 
     The rate is the dollars for one unit.
     """

@@ -69,10 +69,10 @@ class MachinePlan(TypedDict):
     ram_disk: RamDiskPlan
     warm: PageCachePlan
     neighbours: NotRequired[NeighboursPlan]
-    """Absent where it fetches the weights by itself and gives them to none."""
+    """Absent where it fetches the weights itself and shares them with no host."""
     disk: DiskPlan
     gateways: NotRequired[Annotated[list[GatewayBefore], Rule(min_items=1)]]
-    """The gateways through which clients reach this host; absent where they reach it itself."""
+    """The gateways through which clients reach this host; absent where they reach it directly."""
     usage: UsagePlan
     metrics: NotRequired[MetricsPlan | None]
     watchdog: WatchdogPlan
@@ -97,14 +97,14 @@ class MachinePlan(TypedDict):
     power: NotRequired[PowerPlan | None]
     speculative: NotRequired[SpeculativePlan | None]
     stand_in: NotRequired[StandInPlan | None]
-    """What the plan would be without `kimi_engine_stand_in`; null where nothing is replaced."""
+    """The plan without `kimi_engine_stand_in`; null where nothing is replaced."""
     moe_tuning: NotRequired[MoeTuningPlan | None]
     nccl: NcclPlan
     conversion: ConversionPlan | None
     units: NotRequired[dict[str, str]]
-    """Names of the units that roles name."""
+    """Names of the units that roles use."""
     marks: NotRequired[dict[str, str]]
-    """Names of the files that tell that a directory is whole."""
+    """Names of the files that mark a directory as complete."""
     users: NotRequired[dict[str, str]]
     """Users; the group of each has its name."""
     installation: NotRequired[InstallationPlan]

@@ -12,7 +12,7 @@ CacheType = Literal["bf16", "fp8"]
 
 
 class EnginePlan(TypedDict):
-    """The engine, and the environment that it runs in."""
+    """The engine, and the environment in which it runs."""
 
     name: EngineName
     variant: EngineVariant
@@ -67,7 +67,7 @@ class InstancePlan(TypedDict):
 
 
 class ParallelPlan(TypedDict):
-    """How the model is cut over GPUs and hosts."""
+    """How the model is distributed over GPUs and hosts."""
 
     hosts: NotRequired[Positive]
     tensor: Positive
@@ -115,10 +115,10 @@ class StandInPlan(TypedDict):
 
 
 class MoeTuningPlan(TypedDict):
-    """How the kernels of experts are tuned for this machine; null where there is no tuner."""
+    """The tuning of the experts' kernels for this machine; null where there is no tuner."""
 
     read: bool
-    """Whether the engine would look into a tuned table."""
+    """Whether the engine would read a tuned table."""
     reason: str
     dir: str
     script: str
@@ -128,6 +128,6 @@ class MoeTuningPlan(TypedDict):
 
 
 class NcclPlan(TypedDict):
-    """How GPUs speak with each other."""
+    """How GPUs communicate with each other."""
 
     guard: bool

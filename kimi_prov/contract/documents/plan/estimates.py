@@ -17,7 +17,7 @@ from kimi_prov.contract.documents.ranges import Range
 
 
 class MemoryPlan(TypedDict):
-    """What memory is for."""
+    """The planned use of memory."""
 
     weights_bytes_total: Bytes
     weights_bytes_per_gpu: Bytes | None
@@ -44,7 +44,7 @@ class HostMemoryPart(TypedDict):
 
 
 class ThroughputPlan(TypedDict, total=False):
-    """How fast the machine will be."""
+    """The estimated speed of the machine."""
 
     concurrency: Required[Count]
     decode_tok_s: Required[Range]
@@ -62,12 +62,12 @@ class ThroughputPlan(TypedDict, total=False):
     output_tokens: Positive
     assumed: str | None
     anchors: list[MeasuredAnchor]
-    """Speeds that a bench of this machine measured: the figures are held to them."""
+    """Speeds that a bench of this machine measured: the figures are adapted to them."""
     more_requests: list[MoreRequests]
-    """Those of `curve` above the planned number, while that gains."""
+    """Those of `curve` above the planned number, as long as throughput grows."""
     curve: list[SpeedsByRequests]
-    """Speeds with 1, 2, 4, ... requests at once, with the planned number, and with as many as
-    run."""
+    """Speeds with 1, 2, 4, ... requests at once, with the planned number, and with the largest
+    number that runs."""
 
 
 class MeasuredAnchor(TypedDict):
@@ -100,7 +100,7 @@ class SpeedsByRequests(TypedDict):
 
 
 class PowerPlan(TypedDict):
-    """What the machine draws at full work."""
+    """The machine's power at full work."""
 
     kw: Amount
     source: str

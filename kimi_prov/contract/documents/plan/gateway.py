@@ -54,38 +54,38 @@ class GatewayPlan(TypedDict):
     timeouts: TimeoutsPlan
     paths: dict[str, str]
     units: dict[str, str]
-    """Names of the units that roles name."""
+    """Names of the units that roles use."""
     marks: dict[str, str]
-    """Names of the files that tell that a directory is whole."""
+    """Names of the files that mark a directory as complete."""
     users: dict[str, str]
     """Users; the group of each has its name."""
     findings: list[Finding]
 
 
 class GatewaySection(TypedDict):
-    """Who is behind it, and beside it."""
+    """The hosts behind it, and the other gateways."""
 
     address: str | None
-    """What gateways share: kimi_gateway_address."""
+    """The address that gateways share: kimi_gateway_address."""
     shared: SharedAddress | None
     peers_port: int | None
-    """Where the gateways ask each other; null where there is one."""
+    """Where the gateways check each other; null for a single gateway."""
     waiting: Count
-    """Requests that may wait here; who comes then is told to come again."""
+    """Requests that may wait here; further ones are told to come again."""
     waits_s: int
-    """For how long one waits."""
+    """How long a request waits."""
     name: str
-    """Its own, as HAProxy and files have it."""
+    """Its own name, as HAProxy and files have it."""
     first: str
-    """The gateway on which keys are made: the others take them over."""
+    """The gateway on which keys are made: the others copy them."""
     peers: list[PeerGateway]
     hosts: list[ServingHost]
     page: WebUiElsewhere | None
-    """The web UI of the first gateway; null on that one, and where none is wished for."""
+    """The web UI of the first gateway; null on that one, and where none is requested."""
 
 
 class SharedAddress(TypedDict):
-    """How this gateway has the shared address."""
+    """How this gateway gets the shared address."""
 
     interface: str
     own: str | None
@@ -108,16 +108,16 @@ class ServingHost(PeerGateway):
 
     port: int
     requests: Positive
-    """At once; more wait here."""
+    """Requests at once; more wait here."""
 
 
 class WebUiElsewhere(TypedDict):
-    """The web UI of another gateway, to which clients are handed on."""
+    """The web UI of another gateway, to which clients are passed on."""
 
     port: int
     first: PageGateway
     name: str
-    """By which it is asked."""
+    """The TLS name under which it is requested."""
 
 
 class PageGateway(PeerGateway):
@@ -139,10 +139,10 @@ class GatewayWebUi(WebUiPlan):
     """The web UI of this gateway."""
 
     gateways: list[str]
-    """Networks of the other gateways, which hand their clients on."""
+    """Networks of the other gateways, which pass their clients on."""
 
 
 class GatewayUpgrade(TypedDict):
-    """How an apply goes about a change."""
+    """How an apply carries out a change."""
 
     keep_versions: Positive

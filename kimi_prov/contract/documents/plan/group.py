@@ -8,7 +8,7 @@ from kimi_prov.contract.documents.form import Count, Rule
 
 
 class GroupPlan(TypedDict):
-    """The hosts that serve the model together; null where it is one alone."""
+    """The hosts that serve the model together; null for a single host."""
 
     name: str
     size: Annotated[int, Rule(minimum=2)]
@@ -18,18 +18,18 @@ class GroupPlan(TypedDict):
     address: str | None
     interface: str | None
     control_port: int
-    """Where the hosts watch over each other, on the head."""
+    """The port of the supervisors, on the head."""
     master_port: int
-    """Where the engines find each other, on the head."""
+    """The port at which the engines find each other, on the head."""
     first_port: int
-    """First port that an engine takes besides, on each host."""
+    """The first further port of an engine, on each host."""
     last_port: int
     peers: list[str]
     """Addresses of the other hosts."""
     own_addresses: list[str]
-    """All of the host's interface on the group's network: it reaches itself by them."""
+    """All addresses of the host's interface on the group's network: it reaches itself by them."""
     peer_addresses: list[str]
-    """All of the other hosts' interfaces there: each may come from any of its own."""
+    """All addresses of the other hosts' interfaces there: each may use any of its own."""
     rdma: GroupRdma | None
     digest: str
     """SHA-256 of what has to be equal on all hosts before they start."""

@@ -12,21 +12,21 @@ class WatchdogPlan(TypedDict):
 
     enabled: bool
     quiet_s: int
-    """Without a step, before it is asked for a token."""
+    """Without a step, before the watchdog requests a token."""
     computing_s: int
     """In place of quiet_s while it computes on the processors."""
     ask_s: int
     """For the answer."""
     every_s: int
-    """Between two looks."""
+    """Between two samples."""
     only_looks: bool
-    """In a group: it neither asks nor restarts."""
+    """In a group: the watchdog neither asks nor restarts."""
     reason: str
     stacks: StacksPlan | None
 
 
 class StacksPlan(TypedDict):
-    """The environment of what reads stacks."""
+    """The environment of the program that reads stacks."""
 
     lock: str
     env_dir: str
@@ -34,7 +34,7 @@ class StacksPlan(TypedDict):
 
 
 class DriftPlan(TypedDict):
-    """Whether the machine looks for drift by itself."""
+    """Whether the machine checks for drift by itself."""
 
     timer: bool
     """Whether the machine compares itself with what was applied, once an hour."""
@@ -45,7 +45,7 @@ class RestPlan(TypedDict):
 
     paid: NotRequired[PaidPlan]
     memory: Literal["free", "keep"]
-    """What becomes of the RAM disk while the machine is stopped or asleep."""
+    """What happens to the RAM disk while the machine is stopped or asleep."""
     idle: IdlePlan | None
     power: IdlePower | None
     wake: Literal["refuse", "hold", "off"]
@@ -53,33 +53,33 @@ class RestPlan(TypedDict):
 
 
 class PaidPlan(TypedDict):
-    """What an hour and a session may cost; not there where no price was set."""
+    """The price of an hour and the budget of a session; absent where no price was set."""
 
     usd_hour: float
     budget_usd: float | None
     kept_in: NotRequired[str | None]
-    """The folder of a bucket where the machine keeps what its sessions cost; null where the weights
-    come from no bucket."""
+    """The folder of a bucket in which the machine stores the cost of its sessions; null where the
+    weights come from no bucket."""
 
 
 class IdlePlan(TypedDict):
-    """When the machine rests because nobody asks; null for never."""
+    """When the machine sleeps because no client asks; null for never."""
 
     after_s: int
     """Seconds without a request."""
     look_s: int
-    """Seconds between two looks."""
+    """Seconds between two checks."""
     action: Literal["stop", "poweroff", "hook"]
     hook: str | None
-    """The program that is run, for hook."""
+    """The program to run, for hook."""
     poweroff_self: bool
     """Consent to switch off a machine that is its own control machine."""
 
 
 class IdlePower(TypedDict):
-    """What a machine draws that serves nobody, by the plan's power and the catalogue.
+    """The power of a machine without requests, by the plan's power and the catalogue.
 
-    null where none is known.
+    null where it is unknown.
     """
 
     idle_kw: float
@@ -87,13 +87,13 @@ class IdlePower(TypedDict):
 
 
 class UpgradePlan(TypedDict):
-    """How an apply that changes what serves goes about it; not kept in the machine's plan.json."""
+    """How an apply that changes what serves carries it out; not in the machine's plan.json."""
 
     in_place: bool
     min_speed: float | None
     """Least speed of the new engine, as a share of the old one's."""
     keep_versions: Positive
     frees: list[str]
-    """Weights that are removed first, where both versions have no room."""
+    """Weights that are removed first, where the disk has no space for both versions."""
     switches: bool
     """Whether an apply to this machine changes what serves there."""

@@ -1,4 +1,4 @@
-"""Plan: the ports, who may come to them, and what answers there."""
+"""Plan: the ports, which networks may reach them, and what answers there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TlsPlan(TypedDict):
 
     mode: TlsMode
     trusted: bool
-    """Whether browsers can trust it without being told to."""
+    """Whether browsers can trust it without further settings."""
     acme: AcmePlan | None
     cert_file: str | None
     key_file: str | None
@@ -34,7 +34,7 @@ class TlsPlan(TypedDict):
 
 
 class AcmePlan(TypedDict):
-    """What is ordered by ACME, and how; null where nothing is."""
+    """What is ordered by ACME, and how; null without an order."""
 
     directory_url: str
     contact: str | None
@@ -54,11 +54,11 @@ class BackendPlan(TypedDict):
 
 
 class FirewallPlan(TypedDict, total=False):
-    """Who may come to which port."""
+    """Which networks may reach which port."""
 
     port: Required[Count]
     ports: list[Count]
-    """All that it guards."""
+    """All ports that it guards."""
     ipv4: Required[list[str]]
     ipv6: Required[list[str]]
     metrics: MetricsFirewall
@@ -66,10 +66,10 @@ class FirewallPlan(TypedDict, total=False):
     challenge_port: Required[int | None]
     """Port that is open to all while a challenge of ACME is answered."""
     peers_ipv4: list[str]
-    """Addresses of the other members of a group; in a group alone."""
+    """Addresses of the other members of a group; only in a group."""
     peers_ipv6: list[str]
     peer_ports: list[str]
-    """Ports that the members alone reach: 29501 or 29510-29541."""
+    """Ports that only the members reach: 29501 or 29510-29541."""
     neighbours: NeighboursFirewall
     gateways: GatewayPeersFirewall
 
@@ -92,7 +92,7 @@ class NeighboursFirewall(TypedDict):
 
 
 class MetricsFirewall(TypedDict):
-    """One more port, for networks of its own; where metrics are shown alone."""
+    """One more port, for its own networks; absent where the machine only has metrics."""
 
     port: int
     node_port: int
@@ -106,13 +106,13 @@ class GatewayBefore(TypedDict):
     host: str
     """Its name in the inventory."""
     address: str
-    """From which it knocks."""
+    """The address from which it connects."""
     key_name: Annotated[str, Rule(pattern=r"^gateway\.")]
-    """The name of the key by which it comes in."""
+    """The name of its API key."""
 
 
 class WebUiPlan(TypedDict):
-    """The page to talk to the model; null where none is wished for. Sizes in bytes."""
+    """The web UI; null where none is requested. Sizes in bytes."""
 
     name: NotRequired[str]
     version: str
@@ -123,11 +123,11 @@ class WebUiPlan(TypedDict):
     port: int
     """Behind the proxy, with its certificate."""
     backend_port: int
-    """The page's own, on the loopback."""
+    """The web UI's own port, on the loopback."""
     api_port: int
-    """On the loopback, where the page reaches the engines through the proxy."""
+    """On the loopback, where the web UI reaches the engines through the proxy."""
     data: str
-    """Accounts, chats and uploads."""
+    """Folder of accounts, chats and uploads."""
     unit: str
     user: str
     key_name: str
@@ -136,38 +136,38 @@ class WebUiPlan(TypedDict):
     upload_max_bytes: NotRequired[int]
     install_bytes: NotRequired[int]
     environment: dict[str, str]
-    """Its variables, but for secrets."""
+    """Its variables, without secrets."""
 
 
 class UsagePlan(TypedDict):
-    """How long it is known what keys used."""
+    """How long the use of keys is kept."""
 
     keep_days: Positive
-    """Days for which it is kept what each key used."""
+    """Days for which the use of each key is kept."""
 
 
 class MetricsPlan(TypedDict):
-    """Metrics on a port of their own, behind the proxy; null where none are wished for."""
+    """Metrics on a port of their own, behind the proxy; null where none are requested."""
 
     port: int
     """Behind the proxy, with its certificate."""
     node_port: int
-    """The node exporter's own, on the loopback."""
+    """The node exporter's own port, on the loopback."""
     allowed_networks: list[str]
     gpus: Literal["nvidia"] | None
-    """Whose GPUs are asked."""
+    """Whose GPUs are read."""
     package: str
     key_name: str
     key_given: bool
     """Whether the control machine has the key; else the machine makes one."""
     dir: str
-    """Files that the node exporter shows."""
+    """Files that the node exporter serves."""
     monitor_local: bool
     """Whether the machine runs Prometheus and Alertmanager for itself."""
 
 
 class TimeoutsPlan(TypedDict):
-    """How long things may take."""
+    """Time limits."""
 
     start_s: Count
     unit_start_s: NotRequired[int]

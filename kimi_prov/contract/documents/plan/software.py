@@ -10,7 +10,7 @@ DriverAction = Literal["none", "install", "restart", "confirm"]
 
 
 class DriverPlan(TypedDict):
-    """What becomes of the GPUs' driver."""
+    """What happens to the GPUs' driver."""
 
     required_branch: Count | None
     action: DriverAction
@@ -58,7 +58,7 @@ class SkippedTuning(TypedDict):
 
 
 class SitePlan(TypedDict):
-    """The site's mirrors and proxy."""
+    """The site's mirrors and forward proxy."""
 
     apt_mirror: str | None
     pip_index_url: str | None
@@ -71,7 +71,7 @@ class SitePlan(TypedDict):
 
 
 class ForwardProxyPlan(TypedDict):
-    """The proxy for what is downloaded, without its user and password."""
+    """The forward proxy for downloads, without its user and password."""
 
     http: str | None
     https: str | None
@@ -91,7 +91,7 @@ class ControlFiles(TypedDict, total=False):
 
 
 class PackageInstallation(TypedDict):
-    """Environments of pinned packages, and where these come from."""
+    """Environments of pinned packages, and their sources."""
 
     dir: str
     wheels: str
@@ -121,7 +121,7 @@ class InstallationPlan(PackageInstallation):
 
 
 class BroughtPython(TypedDict):
-    """The build of CPython that is brought; null where the machine's own is taken."""
+    """The bundled build of CPython; null where the machine's own is used."""
 
     name: str
     version: str
@@ -134,7 +134,7 @@ class BroughtPython(TypedDict):
     request: str
     list: str
     downloads: dict[str, Any]
-    """The list that uv takes URL and digest from."""
+    """The list in which uv finds URL and digest."""
 
 
 class PackageMetadata(TypedDict):
@@ -145,7 +145,7 @@ class PackageMetadata(TypedDict):
 
 
 class HubClientPlan(TypedDict):
-    """What fetches weights."""
+    """The tools that fetch weights."""
 
     lock: str
     env_dir: str

@@ -1,4 +1,4 @@
-"""Plan: weights, and where they lie."""
+"""Plan: weights, and their directories."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WeightsFile(TypedDict):
 
 
 class BucketPlan(TypedDict):
-    """How buckets are reached; not there where no weights come from one."""
+    """How buckets are reached; absent where no weights come from one."""
 
     credentials_file: str | None
     endpoint: str | None
@@ -55,7 +55,7 @@ class DraftWeights(TypedDict):
 
 
 class ConvertedWeights(TypedDict):
-    """Weights that are fetched converted."""
+    """Weights that are fetched in converted form."""
 
     source: str
     manifest: WeightsManifest | None
@@ -65,7 +65,7 @@ class ConvertedWeights(TypedDict):
 
 
 ConversionMethod = Literal["AMXINT4", "AMXINT8"]
-# A key that is a word of Python.
+# This key is a keyword of Python.
 _From = TypedDict("_From", {"from": str})
 
 
@@ -84,13 +84,13 @@ class ConversionPlan(_From):
 
 
 class NeighboursPlan(TypedDict):
-    """Which hosts of the inventory give this one the weights, and which it gives them to."""
+    """The hosts of the inventory from which this one takes the weights, and to which it gives."""
 
     takes_from: NeighbourAddress | None
-    """null: it asks the source."""
+    """null: it fetches from the source."""
     gives_to: list[NeighbourAddress]
     port: int
-    """TCP port at which it gives."""
+    """TCP port at which it shares."""
 
 
 class NeighbourAddress(TypedDict):
@@ -129,4 +129,4 @@ class DiskPlan(TypedDict):
     path: str
     required_bytes: Bytes
     mounts_for: NotRequired[list[str]]
-    """Paths whose file systems the units wait for, links followed."""
+    """Paths whose file systems the units wait for, with links resolved."""

@@ -1,4 +1,4 @@
-"""`kimi-prov/status/v1`: what runs on machines."""
+"""`kimi-prov/status/v1`: the state of machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kimi_prov.contract.documents.status.monitor import MonitorHostStatus, Monit
 
 
 class Status(TypedDict):
-    """What runs on each machine."""
+    """The state of each machine."""
 
     schema: Literal["kimi-prov/status/v1"]
     ok: bool
@@ -22,7 +22,7 @@ class Status(TypedDict):
 
 
 class NotServing(TypedDict):
-    """A host that was not provisioned, as it says itself."""
+    """A host that was not provisioned, as it reports itself."""
 
     ok: Literal[False]
     provisioned: Literal[False]

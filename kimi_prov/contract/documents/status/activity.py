@@ -1,4 +1,4 @@
-"""Status: what a machine does at this moment."""
+"""Status: the machine's present activity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class CounterRates(TypedDict):
-    """What the processor's counters tell; what they do not is null, with the reason."""
+    """Values of the processor's counters; a missing one is null, with the reason."""
 
     memory_read_bytes_per_s: float | None
     memory_write_bytes_per_s: float | None
@@ -17,17 +17,17 @@ class CounterRates(TypedDict):
 
 
 class NowStatus(CounterRates):
-    """A sample of a second or two; what is not told is null, with the reason."""
+    """A sample of a second or two; a missing value is null, with the reason."""
 
     apart_s: float
-    """Seconds between the two readings of the engines' counts."""
+    """Seconds between the two readings of the engines' counters."""
     engines: list[EngineNow]
     gpus: list[GpuNow] | None
     gpus_problem: str | None
 
 
 class TokenRates(TypedDict):
-    """Tokens a second; null where the engine does not tell."""
+    """Tokens a second; null where the engine does not report them."""
 
     decode_tok_s: float | None
     """Tokens of answers."""
@@ -36,12 +36,12 @@ class TokenRates(TypedDict):
 
 
 class EngineNow(TokenRates):
-    """What an engine does."""
+    """The activity of an engine."""
 
     index: int
     unit: str
     answers: bool
-    """Whether it told its metrics."""
+    """Whether its metrics could be read."""
     running: int | None
     waiting: int | None
     cache_used_share: float | None
@@ -49,7 +49,7 @@ class EngineNow(TokenRates):
 
 
 class GpuNow(TypedDict):
-    """What a GPU does."""
+    """The activity of a GPU."""
 
     index: int | None
     name: str

@@ -15,7 +15,7 @@ from kimi_prov.contract.documents.status.host import (
 
 
 class GatewayState(TypedDict, total=False):
-    """A gateway, as it says itself."""
+    """A gateway, as it reports itself."""
 
     ok: Required[bool]
     provisioned: Required[Literal[True]]
@@ -26,7 +26,7 @@ class GatewayState(TypedDict, total=False):
     drift: DriftStatus | None
     updates: UpdatesStatus | None
     updates_error: str | None
-    """Why it is not known what waits: apt failed, or did not answer in 30 s."""
+    """Why the waiting updates are unknown: apt failed, or did not answer in 30 s."""
 
 
 class GatewayHostStatus(GatewayState):
@@ -39,14 +39,14 @@ class GatewayStatus(TypedDict):
     """A host that answers for the machines behind it."""
 
     address: str | None
-    """What gateways share: kimi_gateway_address."""
+    """The address that gateways share: kimi_gateway_address."""
     has_address: bool | None
     """Whether this gateway has it now."""
     peers: list[str]
     """The other gateways."""
     hosts: list[HostBehind]
     warnings: NotRequired[list[str]]
-    """Certificates of machines that end soon, clocks apart."""
+    """Certificates of machines that end soon, and clocks that differ."""
     units: dict[str, str | None]
     port: int
     listening: list[str]

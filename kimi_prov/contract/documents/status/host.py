@@ -1,4 +1,4 @@
-"""Status: what machines and gateways have alike."""
+"""Status: the common part of machines and gateways."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SwitchStatus(TypedDict, total=False):
 
 
 class DriftStatus(TypedDict):
-    """What kimi-drift.timer found last; null where no timer looks."""
+    """The last result of kimi-drift.timer; null without that timer."""
 
     timer: str
     """systemd's state of it."""
@@ -42,29 +42,29 @@ class DriftStatus(TypedDict):
     complete: bool | None
     differences: int | None
     findings: dict[str, int]
-    """How many of each id."""
+    """The count of each id."""
     detail: str
 
 
 class UpdatesStatus(TypedDict):
-    """Updates of the operating system that wait, by the package lists that are there.
+    """Updates of the operating system that wait, by the present package lists.
 
-    null where apt is not the manager, or does not say it (updates_error).
+    null where apt is not the package manager, or fails (updates_error).
     """
 
     lists_age_seconds: int | None
-    """Since the lists were refreshed."""
+    """Seconds since the lists were refreshed."""
     waiting: list[WaitingPackage]
     others: int
     """Packages that wait and are of none of these kinds."""
     restart_reasons: list[str]
-    """Why the machine has to start again; empty where it has not."""
+    """Why the machine has to restart; empty where it need not."""
     stale_units: list[str]
-    """Our units that run libraries which were replaced since they started."""
+    """Our units that run libraries that were replaced since they started."""
 
 
 class FoundUpdates(TypedDict):
-    """Updates that wait, or why they are not known."""
+    """Updates that wait, or why they are unknown."""
 
     updates: UpdatesStatus | None
     updates_error: str | None
@@ -84,7 +84,7 @@ class WaitingPackage(TypedDict):
 
 
 class WebUiStatus(TypedDict, total=False):
-    """The page to talk to the model; null where none is planned."""
+    """The web UI; null where none is planned."""
 
     name: str
     version: str | None
@@ -106,7 +106,7 @@ CertificateState = Literal["ok", "failing", "expiring", "expired", "early", "abs
 
 
 class CertificateJudgement(TypedDict):
-    """How good a certificate is."""
+    """The state of a certificate."""
 
     state: CertificateState
     detail: str

@@ -26,7 +26,7 @@ class KubernetesService(TypedDict):
     kind: Literal["StatefulSet", "LeaderWorkerSet"]
     name: str
     replicas: int
-    """Wanted; 0 is stopped on purpose."""
+    """Wanted replicas; 0 is stopped on purpose."""
     ready: int
     since_seconds: float | None
     """How long it has answered."""

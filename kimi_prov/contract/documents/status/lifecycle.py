@@ -1,4 +1,4 @@
-"""Status: stops, sleep and starts, and what they cost."""
+"""Status: stops, sleep and starts, and their cost."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kimi_prov.contract.documents.status.host import AppliedBy
 
 
 class RestStatus(TypedDict):
-    """What a stop and a start of this machine were, and will be."""
+    """The last stop and start of this machine, and estimates of the next."""
 
     since: str | None
-    """Since when it does not serve on purpose; null where it does."""
+    """Since when it is stopped or asleep; null where it serves."""
     by: AppliedBy | None
     requests_cut: int | None
     """Answers that did not end in time when it was stopped."""
@@ -24,26 +24,25 @@ class RestStatus(TypedDict):
     idle: IdleStatus | None
     last_start: LastStart | None
     first_answers: list[FirstAnswer]
-    """From the request that woke it to an answer: the last time of each place that the weights were
-    in."""
+    """From the request that woke it to an answer: the last times, by where the weights were."""
 
 
 class StartEstimate(TypedDict):
-    """What a start will take now; null while it serves."""
+    """The estimate of a start now; null while it serves."""
 
     seconds: float | None
     basis: str
 
 
 class PaidStatus(TypedDict):
-    """What it cost, US dollars; null where kimi_hour_usd is not set.
+    """The cost, US dollars; null where kimi_hour_usd is not set.
 
-    An earlier version says nothing of it.
+    An earlier version does not report it.
     """
 
     usd_hour: float
     budget_usd: float | None
-    """What this session may cost."""
+    """The budget of this session."""
     session: SessionCost
     before: list[SessionBefore]
     """The sessions before, the oldest first."""
@@ -51,7 +50,7 @@ class PaidStatus(TypedDict):
 
 
 class SessionCosts(TypedDict):
-    """What a session cost."""
+    """The cost of a session."""
 
     since: str
     until: str | None
@@ -60,7 +59,7 @@ class SessionCosts(TypedDict):
 
 
 class SessionCost(SessionCosts):
-    """From the boot until the last look."""
+    """From the boot until the last update."""
 
     starting_usd: float
     serving_usd: float
@@ -71,49 +70,49 @@ class SessionBefore(SessionCosts):
     """A session before this one."""
 
     machine: NotRequired[str]
-    """Whose session it was: those of other machines come from the bucket."""
+    """The machine of the session: those of other machines come from the bucket."""
 
 
-# A key that is a word of Python.
+# This key is a keyword of Python.
 _In = TypedDict("_In", {"in": Optional[str]})
 
 
 class KeptSessions(_In):
-    """Where what sessions cost outlives the machine. An earlier version says nothing of it.
+    """Where the cost of sessions outlives the machine. An earlier version does not report it.
 
     `in`: a folder in the bucket of the weights; null where they come from none.
     """
 
     at: str | None
-    """When this session was kept last, since the boot."""
+    """When this session was last stored, since the boot."""
     failed: str | None
-    """Why it could not be kept the last time."""
+    """Why the last attempt to store it failed."""
     fix: str | None
 
 
 class RestedStatus(TypedDict):
-    """How long it has rested in all, and the most that was saved by that."""
+    """How long it was stopped or asleep in all, and the most that this saved."""
 
     times: int
     hours: float
     kwh_at_most: float | None
-    """By the plan's power of a machine that nobody asks."""
+    """By the plan's power of an idle machine."""
     usd_at_most: float | None
     """By the catalogue's price of a kWh."""
 
 
 class IdleStatus(TypedDict):
-    """When it rests because nobody asks; null for never."""
+    """When it sleeps because no client asks; null for never."""
 
     after_seconds: int
     action: Literal["stop", "poweroff", "hook"]
     wake: Literal["refuse", "hold", "off"]
     asleep_in_seconds: int | None
-    """If nobody asks until then; null while nothing is counted."""
+    """If no client asks until then; null while nothing is counted."""
     why_not: str | None
     """Why nothing is counted."""
     failed: str | None
-    """Why the last rest failed; null once somebody has asked since."""
+    """Why the last sleep failed; null once a client has asked since."""
 
 
 class LastStart(TypedDict):

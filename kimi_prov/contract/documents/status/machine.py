@@ -20,13 +20,13 @@ HostState = Literal["serving", "starting", "stopping", "stopped", "asleep", "fai
 
 
 class MachineState(TypedDict, total=False):
-    """A host that serves, as it says itself."""
+    """A host that serves, as it reports itself."""
 
     ok: Required[bool]
     provisioned: Required[Literal[True]]
     detail: Required[str]
     state: HostState
-    """Stopped and asleep are on purpose, and ok; an earlier version says nothing of it."""
+    """Stopped and asleep are on purpose, and ok; an earlier version does not report them."""
     rest: RestStatus
     units: Required[dict[str, UnitStatus]]
     applied: AppliedStatus | None
@@ -34,7 +34,7 @@ class MachineState(TypedDict, total=False):
     versions: Required[VersionsStatus]
     model: Required[ModelStatus]
     disks: list[DiskStatus]
-    """File systems that hold something of ours, by the first folder of ours there."""
+    """File systems with files of kimi-prov, by the first of its folders there."""
     ram_disk: Required[RamDiskStatus]
     web: WebUiStatus | None
     port: Required[PortStatus | None]
@@ -42,7 +42,7 @@ class MachineState(TypedDict, total=False):
     placement: Required[list[PlacementStatus]]
     updates: UpdatesStatus | None
     updates_error: str | None
-    """Why it is not known what waits: apt failed, or did not answer in 30 s."""
+    """Why the waiting updates are unknown: apt failed, or did not answer in 30 s."""
     uptime_seconds: Required[float]
     watchdog: WatchdogStatus | None
     now: NowStatus
@@ -57,7 +57,7 @@ class MachineStatus(MachineState):
 
 
 class MachineAnswer(MachineState, total=False):
-    """A host that serves, and by what its answers have no meaning."""
+    """A host that serves, and what makes its answers meaningless."""
 
     stand_in: str | None
     random_weights: bool
@@ -86,13 +86,13 @@ class GroupStatus(TypedDict):
     head: str
     members: list[MemberAddress]
     unit: str
-    """What runs this host's part of the model."""
+    """The unit of this host's part of the model."""
     phase: GroupPhase
     """waiting: for other hosts; starting: the engine loads."""
     said: str
     """Last line of the unit about the group."""
     failed_rounds: Count
-    """Starts in a row that failed although every host was there."""
+    """Starts in a row that failed although every host was connected."""
 
 
 class MemberAddress(TypedDict):
@@ -110,20 +110,20 @@ class VersionsStatus(TypedDict, total=False):
     engine_version: Required[str | None]
     engine_directory: Required[str | None]
     engine_locks: list[str] | None
-    """The lock files that the engine's environment was made from."""
+    """The lock files from which the engine's environment was made."""
     engine_python: str | None
-    """The interpreter that the engine's environment was made with."""
+    """The interpreter of the engine's environment."""
     engine_interpreter: InterpreterStatus | None
     driver: str | None
     """Version of NVIDIA's driver that is loaded."""
     driver_failed: str | None
-    """Which version of it was tried here in vain, and why; null for none. An earlier version says
-    nothing of it."""
+    """Which version of it was tried here in vain, and why; null for none. An earlier version does
+    not report it."""
     proxy: Required[str | None]
 
 
 class InterpreterStatus(TypedDict):
-    """The build of CPython that was brought for it; null where it is the machine's own."""
+    """The bundled build of CPython; null where it is the machine's own."""
 
     version: str
     build: str
@@ -149,7 +149,7 @@ class DiskStatus(TypedDict):
     path: str
     size_bytes: int
     free_bytes: int
-    """For who is not root."""
+    """Free bytes for users other than root."""
 
 
 class RamDiskStatus(TypedDict):
@@ -222,7 +222,7 @@ class PlacementStatus(TypedDict):
 
 
 class WatchdogStatus(TypedDict):
-    """What sees that an engine hangs; null for a machine of an earlier version."""
+    """The watchdog, which detects a hanging engine; null for a machine of an earlier version."""
 
     enabled: bool
     state: str
@@ -241,8 +241,8 @@ class LastHang(TypedDict):
     at: Timestamp
     why: str
     still_s: float
-    """Seconds without a step until it was told."""
+    """Seconds without a step until it was reported."""
     done: Literal["restarted", "left alone", "left to the group"]
     served_again_s: float | None
-    """Seconds from its last step until it went on; null while it has not."""
+    """Seconds from its last step until it made progress; null while it has not."""
     bundle: str | None

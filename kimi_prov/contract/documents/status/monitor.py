@@ -1,4 +1,4 @@
-"""Status: metrics, and a host that watches others."""
+"""Status: metrics, and a host that monitors others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kimi_prov.contract.documents.form import Timestamp
 
 
 class MonitorState(TypedDict):
-    """A host that watches others and does not serve, as it says itself."""
+    """A host that monitors others and does not serve, as it reports itself."""
 
     ok: bool
     provisioned: Literal[True]
@@ -17,7 +17,7 @@ class MonitorState(TypedDict):
 
 
 class MonitorHostStatus(MonitorState):
-    """A host that watches others and does not serve."""
+    """A host that monitors others and does not serve."""
 
     stand_ins: list[str]
 
@@ -30,7 +30,7 @@ class MonitorStatus(TypedDict):
     alertmanager: str | None
     """systemd's state of it."""
     answers: bool
-    """Whether Prometheus told what follows."""
+    """Whether Prometheus reported the values below."""
     listen: str
     port: int
     targets: int
@@ -41,7 +41,7 @@ class MonitorStatus(TypedDict):
     alerts: list[FiringAlert]
     """The first 50 of them, the oldest first."""
     series_bytes: int
-    """Disk that Prometheus' series take."""
+    """Bytes of disk that Prometheus' series take."""
     series_limit_bytes: int | None
     """monitor_retention_bytes; null where an earlier version made it."""
 
@@ -66,7 +66,7 @@ class FiringAlert(TypedDict):
 
 
 class MetricsStatus(TypedDict):
-    """Where metrics are read; null where none are shown."""
+    """Where metrics are read; null where there are none."""
 
     port: int
     allowed_networks: list[str]

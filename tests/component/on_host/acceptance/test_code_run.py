@@ -63,7 +63,7 @@ def test_what_sleeps_is_ended_and_what_it_wrote_is_kept(systemd: StandIn) -> Non
     source = "import time\nprint('before', flush=True)\ntime.sleep(600)"
     # Long enough for the interpreter to start on a loaded machine.
     found = code_unit.run(source, limit_s=4.0)
-    assert found == {"out": "before\n", "ended": "ended, for it ran longer than 4 s"}
+    assert found == {"out": "before\n", "ended": "ended because it ran longer than 4 s"}
     assert not systemd.runs
 
 

@@ -66,7 +66,7 @@ FAULTS = [
     ("bad-drafts", "speculative-decoding", "no guess", "accepted_tokens_total", "0 of 30"),
     ("no-cache", "prefix-cache", "not found in the prefix cache", "hits_total", "0 of"),
     ("forgetful", "needles-22k", "1 of 3 words found", "lantern", "copper"),
-    ("truncates", "needles-22k", "were aimed at", "tokens", "9000 tokens"),
+    ("truncates", "needles-22k", "were intended", "tokens", "9000 tokens"),
     ("short-context", "needles-22k", "no answer", "an answer", "HTTP 400"),
 ]
 

@@ -50,7 +50,7 @@ def test_two_jobs_fetch_the_weights_once(tmp_path: Path) -> None:
     assert [job.returncode for job in jobs] == [0, 0], logs
     assert sum("1 to fetch" in log for log in logs) == 1
     assert (at.root / "models/m/r/model.safetensors").stat().st_size == 6_000_000
-    assert "is verified already" in at.run("weights").stdout
+    assert "already verified" in at.run("weights").stdout
 
 
 def test_weights_of_the_network_are_not_asked_for_offline(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
         assert [line for line in told if line.startswith("skip  facts")]
         # What has to be asked on the machine is not run, with the reason, and has not passed.
         (tokens,) = [line for line in told if line.startswith("skip  special-tokens")]
-        assert "a job is asked through its port alone" in tokens
+        assert "a job is tested only through its port" in tokens
         count = {
             word: sum(line.startswith(word) for line in told) for word in ("ok", "fail", "skip")
         }

@@ -174,7 +174,7 @@ def test_a_job_that_nobody_uses_ends_and_has_no_successor(tmp_path: Path, start:
     assert until(lambda: state(at) == "ready")
     log, _ = process.communicate(timeout=90)
     assert process.returncode == 0, log
-    assert "nobody has asked for 0.05 minutes" in log
+    assert "no request for 0.05 minutes" in log
     assert not (at.there / "submitted.json").exists()
 
 

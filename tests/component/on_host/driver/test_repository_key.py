@@ -215,7 +215,7 @@ def test_another_key_is_refused_with_both_names(maker: Maker, install: Install) 
 def test_what_is_no_key_is_refused(install: Install, content: bytes) -> None:
     error = HostError.from_answer(install(content))
     assert error is not None
-    assert "is no OpenPGP key" in error.message
+    assert "is not an OpenPGP key" in error.message
     assert "kimi_nvidia_repo_key_url" in str(error.fix)
 
 

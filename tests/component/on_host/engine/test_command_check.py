@@ -123,7 +123,7 @@ def test_an_engine_that_finds_no_room_blames_no_flag(
     (env_dir / "engine.py").write_text(f"raise FileNotFoundError({said!r})")
     answer = ask(env_dir, monkeypatch=monkeypatch, capsys=capsys)
     assert said in answer["error"]["message"]
-    assert "make room" in answer["error"]["fix"]
+    assert "free space" in answer["error"]["fix"]
 
 
 def test_check_mode_asks_nothing(

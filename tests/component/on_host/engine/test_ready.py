@@ -147,7 +147,7 @@ def test_gpus_that_stay_held_are_given_up_with_their_holder(
 ) -> None:
     assert ready.main(["--gpus", "0"]) == 0
     assert ready.main(["--gpus", "0,1", "--patience", "0"]) == 1
-    assert "given up after 0 s: GPU 1: 131072 MiB" in capsys.readouterr().out
+    assert "gave up after 0 s: GPU 1: 131072 MiB" in capsys.readouterr().out
     memory.unlink()
     assert ready.main(["--gpus", "0", "--patience", "0"]) == 1
     assert "nvidia-smi does not answer" in capsys.readouterr().out

@@ -214,7 +214,7 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     orders = [line for line in machine.told if line.startswith(("start", "restart", "stop"))]
     assert all(line.startswith("start --no-block ") for line in orders)
     assert "kimi-serve@0.service" in orders[0].split()
-    assert rollback.restore_at_boot(machine.places) == "no switch was cut"
+    assert rollback.restore_at_boot(machine.places) == "no switch was interrupted"
     # The run that it cut hears of it, and no other.
     assert end(machine, done=False)["told"] == [told]
     assert end(machine, done=False, run="r2")["told"] == []
@@ -262,7 +262,7 @@ def test_the_next_run_says_that_a_switch_ended_by_itself(machine: Applied) -> No
         machine.places, entries.capture_files(machine.places, opened), entries.DONE
     )
     open_switch.close(machine.places)
-    assert "what it brought came to serve" in end(machine, run="r2")["told"][0]
+    assert "what it applied was served" in end(machine, run="r2")["told"][0]
     assert end(machine, run="r3")["told"] == []
 
 
@@ -312,7 +312,7 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     monkeypatch.setattr(engines, "wait_for_token", fails)
     begin(machine)
     machine.version("2")
-    with pytest.raises(HostError, match=r"too slow.*that does not serve either: the disk is gone"):
+    with pytest.raises(HostError, match=r"too slow.*which does not serve either: the disk is gone"):
         rollback.go_back(
             machine.places, open_switch.read(machine.places), "too slow", lambda _: None
         )
@@ -352,7 +352,7 @@ def test_without_room_for_a_way_back_nothing_begins(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(beginning.os, "posix_fallocate", full)
-    with pytest.raises(HostError, match=r"no room for a way back: 8.0 MiB .*No space left"):
+    with pytest.raises(HostError, match=r"no space for a rollback: 8.0 MiB .*No space left"):
         begin(machine)
     assert not open_switch.find_reserve_file(machine.places).exists()
     assert open_switch.read(machine.places) == {}
@@ -394,7 +394,7 @@ def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> No
     begin(machine)
     machine.version("2")
     entries.find_copy(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
-    with pytest.raises(rollback.StuckError, match=r"too slow. The way back failed: .*has lost"):
+    with pytest.raises(rollback.StuckError, match=r"too slow. The rollback failed: .*has lost"):
         rollback.go_back(
             machine.places, open_switch.read(machine.places), "too slow", lambda _: None
         )
@@ -484,7 +484,7 @@ def test_a_rollback_takes_the_last_that_served_something_else(machine: Applied) 
 
 
 @pytest.mark.parametrize(
-    ("number", "why"), [(9, "no entry 9"), (2, "is what is in place"), (1, "cannot be put back")]
+    ("number", "why"), [(9, "no entry 9"), (2, "is what is in place"), (1, "cannot be restored")]
 )
 def test_a_rollback_says_why_it_does_not_go_there(machine: Applied, number: int, why: str) -> None:
     machine.entry()

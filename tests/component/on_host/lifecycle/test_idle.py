@@ -152,7 +152,7 @@ def test_what_rests_already_is_left_alone(machine):
     stop_state.write(
         machine.proxy.paths, stop_state.build_state(stop_state.STOPPED, "by the operator")
     )
-    assert machine.after(AFTER_S)[2] == "it rests already"
+    assert machine.after(AFTER_S)[2] == "it is already asleep or stopped"
 
 
 def test_the_hook_is_told_what_happens_and_its_failure_is_told(tmp_path):

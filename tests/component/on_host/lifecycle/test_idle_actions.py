@@ -305,7 +305,7 @@ def test_who_asks_at_the_last_moment_keeps_it_awake(machine, action):
     machine.after(AFTER_S)
     assert machine.looks()["asleep_in_s"] == 0
     assert machine.chat().status == 200
-    assert machine.rests() == "not asleep: somebody asked at the last moment"
+    assert machine.rests() == "staying awake: a request came at the last moment"
     assert machine.told == []
     assert not (machine.root / "ran").exists()
     assert machine.chat().status == 200
@@ -331,7 +331,7 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
         str(machine.paths.sessions), {**ledger, "session": {**ledger["session"], "seconds": spent}}
     )
     machine.chat()
-    assert "of a budget of $60.00: resting" in run.check_idle(machine.paths)
+    assert "of a budget of $60.00: stopping" in run.check_idle(machine.paths)
     assert "rest run" in begun.read_text()
     # Looked at again while that one begins, nothing more is begun.
     run.check_idle(machine.paths)
@@ -368,10 +368,10 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
         budget(0.9)
         told = [run.check_idle(machine.paths) for _ in range(3)]
         assert "of a budget of" in told[0]
-        assert "what this session costs is not kept: No space left on device" in told[0]
+        assert "the cost of this session is not stored: No space left on device" in told[0]
         assert told[1:] == ["", ""]
         budget(1.1)
-        assert run.check_idle(machine.paths).endswith("resting")
+        assert run.check_idle(machine.paths).endswith("stopping")
     # There is room again: the sum is kept, and nothing is told twice.
     machine.plan["rest"]["paid"]["budget_usd"] = None
     machine.paths.plan.write_text(json.dumps(machine.plan))
@@ -391,7 +391,7 @@ def test_the_history_has_the_session_before_the_hook_deletes_the_machine(machine
     machine.looks()
     told = []
     machine.rests(told.append)
-    kept = next(n for n, line in enumerate(told) if "costs is kept: s3://weights/" in line)
+    kept = next(n for n, line in enumerate(told) if "session is stored: s3://weights/" in line)
     assert kept < told.index(f"running {machine.root}/hook")
     (name,) = set(bucket.objects()) - before
     assert json.loads(bucket.read(name, 1 << 20))["end"] == "nobody asked"
@@ -407,6 +407,6 @@ def test_a_history_that_cannot_be_kept_holds_no_end_up(machine, action):
     machine.looks()
     told = []
     machine.rests(told.append)
-    assert any("is not kept: s3://weights/kimi-sessions: " in line for line in told)
+    assert any("is not stored: s3://weights/kimi-sessions: " in line for line in told)
     done = "poweroff" if action == "poweroff" else "stop kimi-serve@0.service"
     assert done in machine.told

@@ -146,11 +146,11 @@ def test_a_session_is_listed_when_its_machine_is_gone(machine: Machine, cloud: C
     assert (row["end"], row["serving_usd"], row["budget_usd"]) == ("nobody asked", ABOUT_52, 60.0)
     # One object a session, beside the weights and not among them.
     names = cloud.bucket("kimi-sessions").objects()
-    assert list(names) == ["kimi-20261127T100000Z.json"]
+    name = "kimi-20261127T100000Z.json"
+    assert list(names) == [name]
     where = f"{cloud.scheme}://{bucket_servers.BUCKET}/kimi-sessions"
-    assert (
-        machine.told == [f"what this session costs is kept: {where}/kimi-20261127T100000Z.json"] * 2
-    )
+    stored = f"the cost of this session is stored: {where}/{name}"
+    assert machine.told == [stored] * 2
     text = listed(cloud).stdout
     assert "2026-11-27T10:00:00Z  kimi     kimi-k2.5" in text
     assert re.search(r"\n1 session, \$52\.\d\d\n$", text)
@@ -199,7 +199,7 @@ def test_where_it_cannot_be_written_that_is_told_once_with_what_to_grant(
         machine.keeps()
     cloud.behaviour.reset()
     (told,) = machine.told
-    assert told.startswith("what this session costs is not kept: ")
+    assert told.startswith("the cost of this session is not stored: ")
     assert "write to" in told
     assert "s3:PutObject" in told
     kept = machine.status()["kept"]
@@ -211,7 +211,7 @@ def test_where_it_cannot_be_written_that_is_told_once_with_what_to_grant(
     # Where it may again, it is kept again.
     machine.plan["weights"]["bucket"] = cloud.settings()
     machine.keeps()
-    assert machine.told[1].startswith("what this session costs is kept: ")
+    assert machine.told[1].startswith("the cost of this session is stored: ")
     assert machine.status()["kept"]["failed"] is None
 
 
@@ -255,7 +255,7 @@ def test_a_bucket_that_does_not_answer_holds_no_end_up(
         began = time.monotonic()
         assert cloud_main.leave(machine.paths, "taken", 22.0, machine.told.append) == 0
     assert time.monotonic() - began < 20
-    assert any("is not kept: " in line for line in machine.told)
+    assert any("is not stored: " in line for line in machine.told)
 
 
 def test_a_machine_that_is_taken_says_so_in_its_history(machine: Machine, cloud: Cloud) -> None:

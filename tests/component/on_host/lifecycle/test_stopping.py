@@ -160,7 +160,7 @@ def test_hosts_of_a_group_stop_and_start_together(machine: Machine) -> None:
     machine.plan["group"] = {"name": "g", "rank": 1, "members": members}
     machine.apply()
     both = {**ASKED, "hosts": ["a", "b"]}
-    with pytest.raises(HostError, match="b serves together with this host and is left out"):
+    with pytest.raises(HostError, match="b serves together with this host and is not in this run"):
         run.stop(machine.places, {**both, "hosts": ["a"]})
     # The head's answers end first.
     assert run.stop(machine.places, both)["left_out"]

@@ -67,7 +67,7 @@ def test_weights_are_fetched_once_and_the_server_waits_for_none(tmp_path: Path) 
     first, second = pod.run("fetch"), pod.run("fetch")
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "verified against manifest" in first.stdout
-    assert "is verified already" in second.stdout
+    assert "already verified" in second.stdout
 
 
 def test_words_that_are_not_known_start_nothing(tmp_path: Path) -> None:
@@ -290,11 +290,14 @@ def test_a_head_waits_for_its_own_name_too(tmp_path: Path, serve: Serve) -> None
         ({}, "the group has 1 pod (LWS_GROUP_SIZE), and the engine is planned for 2"),
         ({"LWS_GROUP_SIZE": "3"}, "the group has 3 pods"),
         ({"LWS_GROUP_SIZE": "two"}, "expected a whole number, found 'two'"),
-        ({"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "a;reboot"}, "are no member of a group"),
-        ({"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "--headless"}, "are no member of a group"),
+        ({"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "a;reboot"}, "are not a member of a group"),
+        (
+            {"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "--headless"},
+            "are not a member of a group",
+        ),
         (
             {"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "a", "LWS_WORKER_INDEX": "2"},
-            "are no member of a group",
+            "are not a member of a group",
         ),
     ],
 )
@@ -318,10 +321,10 @@ def test_without_plan_or_key_it_says_what_to_mount(pod: Pod) -> None:
     ("changed", "told"),
     [
         ({"key/metrics-key": " \n"}, "metrics-key is empty"),
-        ({"tls/tls.key": None}, "tls.key is missing, and tls.crt is there"),
-        ({"tls/tls.crt": None}, "tls.crt is missing, and tls.key is there"),
+        ({"tls/tls.key": None}, "tls.key is missing, but tls.crt exists"),
+        ({"tls/tls.crt": None}, "tls.crt is missing, but tls.key exists"),
         ({"tls/tls.key": tls.make_self_signed(["other"])}, "key values mismatch"),
-        ({"tls/tls.crt": "no certificate"}, "are no pair"),
+        ({"tls/tls.crt": "no certificate"}, "are not a pair"),
     ],
 )
 def test_secrets_that_cannot_be_served_are_refused_before_the_load(

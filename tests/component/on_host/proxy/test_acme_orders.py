@@ -168,7 +168,7 @@ def test_a_certificate_that_is_due_as_soon_as_it_came_tells_of_the_clock(
     monkeypatch.setattr(acme.time, "time", lambda: later)
     record = read_json(machine.acme_state)
     acme.save_record(machine, {**record, "tried": later})
-    with pytest.raises(HostError, match="to be ordered again") as told:
+    with pytest.raises(HostError, match="another order is due") as told:
         acme.ensure(machine, {"acme": SETTINGS, "hook": None})
     assert "date -u" in str(told.value.fix)
 

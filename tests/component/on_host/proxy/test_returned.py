@@ -39,7 +39,7 @@ def test_it_waits_until_a_host_that_was_drained_is_sent_to(site: Site) -> None:
     socket = site.hosts["gpu1"].paths.socket
     haproxy.set_state(socket, 0, "drain")
     assert until(lambda: site.states()["gpu1"] == "DOWN")
-    with pytest.raises(HostError, match="gw1 sends nothing to gpu1, which answers by itself"):
+    with pytest.raises(HostError, match="gw1 sends no requests to gpu1, which answers by itself"):
         asked(site, timeout_s=0.5)
     later = threading.Timer(1, haproxy.set_state, (socket, 0, "ready"))
     later.start()
@@ -84,7 +84,7 @@ def test_a_host_that_was_not_checked_since_the_reload_is_not_sent_to_yet(
     # HAProxy takes every server for up until its first check, and here that one fails.
     renewed(site, monkeypatch)
     another = tls.extract_certificates(tls.make_self_signed(["lab1", "10.0.0.1"]))
-    with pytest.raises(HostError, match=r"gw1 sends nothing to gpu2, .* it is down there"):
+    with pytest.raises(HostError, match=r"gw1 sends no requests to gpu2, .* it is down there"):
         asked(site, "gpu2", certificate=another, timeout_s=3)
 
 
@@ -94,7 +94,7 @@ def test_it_finds_a_host_at_its_new_port(site: Site) -> None:
     host.port = free_port()
     host.start()
     assert until(lambda: site.up() == ["gpu1"])
-    with pytest.raises(HostError, match="gw1 sends nothing to gpu2"):
+    with pytest.raises(HostError, match="gw1 sends no requests to gpu2"):
         asked(site, "gpu2", timeout_s=0.5)
     assert asked(site, "gpu2", address="127.0.0.1", port=host.port)["asked"]
     site.hosts["gpu1"].stop()

@@ -58,7 +58,7 @@ def test_an_archive_is_for_the_one_who_fetches_it_and_goes_with_the_end(machine)
 @pytest.mark.parametrize("plan", ["", "{}", '{"web": null}'])
 def test_a_machine_without_a_page_says_so(machine, plan):
     machine.plan.write_text(plan)
-    with pytest.raises(HostError, match="there is no page on this machine") as caught:
+    with pytest.raises(HostError, match="there is no web UI on this machine") as caught:
         backup.make_archive(machine, 0)
     assert "kimi_web_ui: true" in caught.value.fix
     assert not machine.transfer.exists()
@@ -66,13 +66,13 @@ def test_a_machine_without_a_page_says_so(machine, plan):
 
 def test_a_machine_behind_a_gateway_says_who_has_the_page(machine):
     machine.plan.write_text('{"web": null, "gateways": [{"host": "gw1"}]}')
-    with pytest.raises(HostError, match="gw1 answers clients: the page is there"):
+    with pytest.raises(HostError, match="gw1 answers clients: the web UI is there"):
         backup.make_archive(machine, 0)
 
 
 def test_a_page_that_kept_nothing_yet_says_so(machine):
     (machine.root / "data" / "webui.db").unlink()
-    with pytest.raises(HostError, match="the page has kept nothing yet"):
+    with pytest.raises(HostError, match="the web UI has stored nothing yet"):
         backup.make_archive(machine, os.geteuid())
 
 
@@ -101,7 +101,7 @@ def test_a_database_is_copied_for_an_upgrade_and_put_back(machine, tmp_path):
 
 def test_an_archive_that_was_changed_on_its_way_is_not_unpacked(machine):
     backup.make_archive(machine, os.geteuid())
-    with pytest.raises(HostError, match="did not come whole"):
+    with pytest.raises(HostError, match="arrived incomplete"):
         backup.restore(machine, "0" * 64)
 
 

@@ -188,14 +188,14 @@ def test_a_version_that_does_not_answer_goes_back_with_the_database(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
+    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*rolled back to 1\.0"):
         ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
     assert machine.active
     assert machine.paths.web_env.resolve().name == "1.0-a"
     assert (machine.paths.units / "kimi-web.service").read_text() == UNIT
     assert machine.chats() == ["answered"]
     # What is planned is tried again, and what runs is not taken for it.
-    with pytest.raises(HostError, match=r"back at 1\.0"):
+    with pytest.raises(HostError, match=r"rolled back to 1\.0"):
         ensure("2.0-bad", unit=UNIT + "# of 2.0\n")
     assert machine.chats() == ["answered"]
     # What failed is not kept, and what runs is left alone.
@@ -211,7 +211,7 @@ def test_a_database_that_a_killed_run_kept_is_not_lost(machine: Machine, ensure:
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     wanted._start(UNIT, "2.0-bad")
-    with pytest.raises(HostError, match="back at"):
+    with pytest.raises(HostError, match="rolled back to"):
         ensure("2.0-bad")
     assert machine.chats() == ["answered"]
     assert not machine.paths.web_before.exists()
@@ -229,7 +229,7 @@ def test_a_copy_that_a_killed_run_kept_is_not_put_over_what_was_said_since(
     with sqlite3.connect(machine.data / "webui.db") as database:
         database.execute("insert into chat values ('since')")
     database.close()
-    with pytest.raises(HostError, match=r"back at 1\.0"):
+    with pytest.raises(HostError, match=r"rolled back to 1\.0"):
         ensure("2.0-bad")
     assert machine.chats() == ["answered", "since"]
 
@@ -263,7 +263,7 @@ def test_what_answers_since_a_killed_run_is_what_one_goes_back_to(
     with sqlite3.connect(machine.data / "webui.db") as database:
         database.execute("insert into chat values ('since')")
     database.close()
-    with pytest.raises(HostError, match=r"back at 2\.0"):
+    with pytest.raises(HostError, match=r"rolled back to 2\.0"):
         ensure("3.0-bad")
     assert machine.chats() == ["answered", "since"]
 
@@ -277,7 +277,7 @@ def test_without_room_for_the_copy_the_page_runs_as_before(
         raise HostError("No space left on device")
 
     monkeypatch.setattr(backup, "run_in_folder", full)
-    with pytest.raises(HostError, match="No space left on device; the page runs as before"):
+    with pytest.raises(HostError, match="No space left on device; the web UI runs as before"):
         ensure("2.0-b")
     assert machine.active
     assert machine.paths.web_env.resolve().name == "1.0-a"
@@ -327,7 +327,7 @@ def test_a_page_that_was_switched_off_has_a_way_back_when_it_comes_again_newer(
 ) -> None:
     ensure("1.0-a")
     converge.remove_web_ui(machine.paths, check=False)
-    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
+    with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*rolled back to 1\.0"):
         ensure("2.0-bad")
     assert machine.active
     assert machine.chats() == ["answered"]

@@ -299,7 +299,7 @@ def refused(tmp_path, archive, words):
 
 @pytest.mark.parametrize("part", [0, 0.1, 0.5, 0.9, 0.999])
 def test_half_an_archive_is_refused(tmp_path, good, part):
-    refused(tmp_path, good[: int(len(good) * part)], "damaged|not whole")
+    refused(tmp_path, good[: int(len(good) * part)], "damaged|incomplete")
 
 
 @pytest.mark.parametrize("at", [20, 1000, -2000, -6])
@@ -343,10 +343,10 @@ def manifest(**more):
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ([], "not whole"),
+        ([], "incomplete"),
         ([manifest()], "has no webui.db"),
-        ([manifest(schema="other/v9")], "of the form other/v9"),
-        ([("manifest.json", b"[]")], "not whole"),
+        ([manifest(schema="other/v9")], "has the form other/v9"),
+        ([("manifest.json", b"[]")], "incomplete"),
         ([("manifest.json", b"[" * 100_000)], "no backup|damaged"),
         ([("uploads/a", b"1"), manifest()], "uploads/a is not as"),
         ([manifest(files={"webui.db": 7})], "webui.db is not as"),
@@ -372,4 +372,4 @@ def test_an_archive_larger_than_the_disk_is_refused_before_it_is_written(tmp_pat
     """A header may claim any size; nothing of it is in the archive."""
     info = tarfile.TarInfo("uploads/huge")
     info.size = 1 << 60
-    refused(tmp_path, gzip.compress(info.tobuf()), "no room on the disk")
+    refused(tmp_path, gzip.compress(info.tobuf()), "no space on the disk")

@@ -417,7 +417,7 @@ def test_a_disk_too_small_is_refused_before_anything_is_written(
     try:
         changes = {"source": server.url, "manifest": manifest_of(files)}
         assert machine.fetch(dir=f"{disk}/kimi/rev", **changes) == 2
-        assert "no room" in machine.progress["message"]
+        assert "no space" in machine.progress["message"]
         assert "32.0 MiB are free" in machine.progress["message"]
         assert server.behaviour.served == {}
         assert list(disk.rglob("*.*")) == []

@@ -41,7 +41,7 @@ def told(argv: list[str], flag: str) -> str | None:
 
 def test_what_a_machine_does_not_know_of_a_load_is_refused() -> None:
     assert bench_load.from_document({"requests": 3, "unanswered": None}) == Load(requests=3)
-    with pytest.raises(HostError, match="does not know burst of a load") as refused:
+    with pytest.raises(HostError, match="does not know burst in a load") as refused:
         bench_load.from_document({"requests": 3, "burst": 2.0})
     assert "kimi-prov apply" in str(refused.value.fix)
 

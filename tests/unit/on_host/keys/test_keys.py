@@ -121,7 +121,7 @@ def test_the_page_s_password_is_shown_once(paths, monkeypatch, capsys):
 
 def test_the_names_of_gateways_keys_are_nobody_elses(paths):
     publish.ensure(paths, {}, gateways={"gateway.gw1": "a" * 64})
-    with pytest.raises(HostError, match="no name to give"):
+    with pytest.raises(HostError, match="no valid name"):
         publish.add(paths, "gateway.gw2", {})
     with pytest.raises(HostError, match="cannot be taken away"):
         publish.revoke(paths, "gateway.gw1")

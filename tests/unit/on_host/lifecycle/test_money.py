@@ -19,7 +19,7 @@ PLAN: dict[str, Any] = {"rest": {"paid": {"usd_hour": 26.0, "budget_usd": 60.0}}
 ANSWERS = {"why_not": None, "used": "7", "since_s": 5.0, "looked_s": 5.0}
 NOTHING = {**ANSWERS, "looked_s": 9.0}
 LOADS = {"why_not": "the engine does not serve yet", "used": None, "since_s": 5.0, "looked_s": 5.0}
-RESTS = {**LOADS, "why_not": "it rests already"}
+RESTS = {**LOADS, "why_not": "it is already asleep or stopped"}
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_exactly_enough_is_enough() -> None:
     [
         ({"memory": 11 * GIB - 1}, "may use 11.0 GiB of memory, and the engine needs 11.0 GiB"),
         ({"memory": 4 * GIB}, "may use 4.0 GiB of memory, and the engine needs 11.0 GiB"),
-        ({"shm": 64 << 20}, "/dev/shm has 64.0 MiB, and the engine's processes talk through 1.0"),
+        ({"shm": 64 << 20}, "/dev/shm has 64.0 MiB, and the engine's processes need 1.0"),
         ({"cpus": 0.5}, "the time of 0.5 processors, and the engine needs 1"),
     ],
 )

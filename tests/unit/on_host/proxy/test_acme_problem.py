@@ -177,7 +177,7 @@ def test_a_hook_that_failed_is_told_beside_what_the_authority_saw():
     ("settings", "timed_out", "kind", "fix"),
     [
         (HTTP, True, "timeout", "let the machine reach kimi_acme_directory_url"),
-        (DNS, True, "timeout", "have kimi_acme_dns_hook end sooner"),
+        (DNS, True, "timeout", "make kimi_acme_dns_hook faster"),
         (HTTP, False, "failed", "apt-get install --reinstall certbot"),
     ],
 )

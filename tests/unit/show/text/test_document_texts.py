@@ -52,7 +52,7 @@ DRIFT = {
     "complete": False,
     "differences": 1,
     "findings": {"drift.file": 1},
-    "detail": "1 difference; could not look at the firewall, packages, the engine's processes",
+    "detail": "1 difference; could not read the firewall, packages, the engine's processes",
 }
 WATCHED = {
     "schema": "kimi-prov/status/v1",
@@ -212,7 +212,7 @@ def test_status_of_a_rank_tells_its_group_and_no_port():
 
 def test_status_tells_what_the_timer_found_and_who_tells_more():
     words = " ".join(status.format_text(WATCHED).split())
-    assert "drift 1 difference; could not look at the firewall" in words
+    assert "drift 1 difference; could not read the firewall" in words
     assert "looked at 2026-11-24T03:00:00Z" in words
     assert "kimi-prov drift tells what" in words
     assert "drift" not in status.format_text(STATUS)

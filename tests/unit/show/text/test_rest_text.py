@@ -57,7 +57,7 @@ def test_what_all_rests_saved_is_told(places: Paths) -> None:
 
 
 def test_when_it_will_rest_and_why_it_did_not_are_told(places: Paths) -> None:
-    assert "after 30 min without a request; nobody has looked yet" in told(places)
+    assert "after 30 min without a request; not checked yet" in told(places)
     now = files.read_json(places.idle) | {"looked_s": stop_log.time.monotonic()}
     files.write_json(str(places.idle), {**now, "asleep_in_s": 720, "why_not": None})
     assert "asleep in 12 min, if nobody asks until then" in told(places)
