@@ -65,8 +65,10 @@ def list_untyped_documents(source: str) -> list[str]:
 
 
 def test_a_plan_facts_and_an_answer_have_a_type() -> None:
-    files = sorted(PACKAGE.rglob("*.py"))
-    found = {file: list_untyped_documents(file.read_text()) for file in files}
+    texts = {file: file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
+    found = {
+        file: list_untyped_documents(text) for file, text in texts.items() if UNTYPED.search(text)
+    }
     assert {str(file): rows for file, rows in found.items() if rows} == {}
 
 
