@@ -1,10 +1,10 @@
-r"""Text from elsewhere, made fit to be shown: a machine's, a vendor's, an engine's, ssh's.
+r"""Text from elsewhere, made safe to show: a machine's, a vendor's, an engine's, ssh's.
 
-It may name and tell whatever it likes, but not steer the terminal, the log or the page that shows
-it: control characters and escape sequences, marks that turn the direction of writing, characters
-that nobody sees, and halves of characters are written out as Python writes them, `\x1b` or
-`\u202e`. So what stood there can still be read, and a key with such a character in its name shows
-why it is unknown. Nothing else is changed.
+It may contain anything, but must not control the terminal, the log or the page that shows it:
+control characters and escape sequences, marks that change the direction of writing, invisible
+characters, and halves of surrogate pairs are escaped as Python writes them, `\x1b` or `\u202e`. So
+the text stays readable, and a key with such a character in its name shows why it is unknown.
+Nothing else is changed.
 
 Decides: which characters of foreign text are shown.
 Held by: tests/unit/contract/test_clean_text.py, tests/component/commands/test_clean_output.py.

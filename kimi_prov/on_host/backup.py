@@ -2,7 +2,7 @@
 
     backup make --for UID        an archive that this user may fetch
     backup receive --for UID     an empty folder that this user may write one to
-    backup restore SHA256        put back what is in the archive there
+    backup restore SHA256        restore the archive there
     backup end                   remove the archive
 
 The archive holds the hashes of the API keys with their rules, the use by key and day, the
@@ -180,7 +180,7 @@ def _open_regular(name: str, _flags: int) -> int:
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise HostError(f"{name} is not a regular file", "look who put it there, and remove it")
+        raise HostError(f"{name} is not a regular file", "find out who put it there, and remove it")
     return descriptor
 
 

@@ -85,4 +85,4 @@ def check_images(asker: Asker) -> Verdict:
             isinstance(answer, Answer) and is_choosing(answer.text, expected, list_rivals(expected))
         )
     ]
-    return judge_answers(len(asked), wrong, "pictures seen rightly")
+    return judge_answers(len(asked), wrong, "images recognised")

@@ -276,19 +276,19 @@ def check_known_answers(subject: Subject) -> Outcome:
 
 
 def check_web_ui(endpoint: Endpoint) -> Outcome:
-    """Check that the page is there, with its headers, and lets nobody in without an account."""
+    """Check that the web UI answers with its headers, and refuses users without an account."""
     reply = api_client.call(endpoint, "GET", "/", None)
     if reply.status != 200 or b"<html" not in reply.body[:2000].lower():
-        return "fail", f"HTTP {reply.status} instead of the page"
+        return "fail", f"HTTP {reply.status} instead of the web UI"
     if "content-security-policy" not in reply.headers:
-        return "fail", "the page comes without its security headers"
+        return "fail", "the web UI has no security headers"
     told = api_client.call(endpoint, "GET", "/api/config", None).json()
     inside = api_client.call(endpoint, "GET", "/api/models", None)
     if inside.status not in (401, 403):
         return "fail", f"without an account /api/models answers with HTTP {inside.status}"
     return (
         "ok",
-        f"{told.get('name', 'a page')} {told.get('version', '')}, closed without an account",
+        f"{told.get('name', 'a web UI')} {told.get('version', '')}, closed without an account",
     )
 
 

@@ -1,16 +1,16 @@
-"""The switch from what serves to what was applied, and the way back to it.
+"""The switch from what serves to what was applied, and the rollback.
 
-    switch begin < REQUEST      before the first file changes: note what serves, and open the switch
+    switch begin < REQUEST      before the first file changes: record what serves, open the switch
     switch rollback < REQUEST   the same, for a rollback to an entry of the history
-    switch start                let kimi-switch.service drain, stop, start, verify and measure
-    switch run                  that unit
-    switch boot                 kimi-return.service: put back what served, where a switch was cut
+    switch start                start kimi-switch.service
+    switch run                  that unit's work: drain, stop, start, verify and measure
+    switch boot                 kimi-return.service: restore what served, where a switch was cut
     switch check < REQUEST      whether a boot did that in the middle of this run
-    switch end < REQUEST        after an apply: go back where it failed, else note what was applied
+    switch end < REQUEST        after an apply: roll back where it failed, else record it
 
 An open switch is a file, `/var/lib/kimi/state/switch.json`: written before the first file changes,
-removed after the verdict. As long as it is there, what served can be put back: by the unit itself,
-by the end of a failed apply, by the next boot, or by the next apply.
+removed after the verdict. While it exists, what served can be restored: by the unit itself, by the
+end of a failed apply, by the next boot, or by the next apply.
 
 Decides: when a machine goes back to what served before.
 Applied by: roles/switch.

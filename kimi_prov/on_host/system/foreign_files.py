@@ -1,4 +1,4 @@
-"""Open a file in another user's directory, without following a link to a place of nobody's choice.
+"""Open a file in another user's directory, without following a link to a foreign file.
 
 Root reads such files and writes their contents where all may read. So it walks the path step by
 step, keeps each directory that it has checked open, and opens the file from there.

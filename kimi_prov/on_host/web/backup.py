@@ -2,7 +2,7 @@
 
     web-backup make --for UID        an archive that this user may fetch
     web-backup receive --for UID     an empty folder that this user may write one to
-    web-backup restore SHA256        put the archive there in the place of what the page keeps
+    web-backup restore SHA256        replace the web UI's data by the archive there
     web-backup end                   remove the archive
 
 Root stays out of the web UI's folder, where the web UI could redirect it by a link: `store` works
@@ -246,9 +246,9 @@ def require_not_newer(archived: str, installed: str) -> None:
     old, new = _parse_version(archived), _parse_version(installed)
     if old is None or new is None or old > new:
         raise HostError(
-            f"the archive is of version {archived[:80]} of the page, and this machine has "
+            f"the archive is of version {archived[:80]} of the web UI, and this machine has "
             f"{installed}",
-            "use a version of kimi-prov that has that page: run its apply, then restore again",
+            "use a version of kimi-prov that has that version: run its apply, then restore again",
         )
 
 

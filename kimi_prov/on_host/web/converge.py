@@ -221,7 +221,7 @@ class WebUi:
             version = self.plan["version"]
             raise HostError(
                 f"{unit_names.WEB} ({version}) did not answer: {cause}; it is stopped: its "
-                f"database from before, {kept}, could not be put back: {describe_error(error)}",
+                f"database from before, {kept}, could not be restored: {describe_error(error)}",
                 "free disk space there, and run `kimi-prov apply` again",
             ) from None
 

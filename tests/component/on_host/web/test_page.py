@@ -246,7 +246,7 @@ def test_a_copy_that_cannot_be_put_back_is_kept_and_named(
         return real(web, action, descriptor)
 
     monkeypatch.setattr(backup, "run_in_folder", full)
-    with pytest.raises(HostError, match=r"ImportError.*web-before\.db, could not be put back"):
+    with pytest.raises(HostError, match=r"ImportError.*web-before\.db, could not be restored"):
         ensure("2.0-bad")
     monkeypatch.undo()
     assert machine.paths.web_before.exists()
