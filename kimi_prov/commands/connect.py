@@ -33,7 +33,7 @@ from kimi_prov.commands.slurm import connect as slurm
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kubernetes.folder import KIND
+from kimi_prov.render.kinds import KUBERNETES
 from kimi_prov.show.output import show
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def connect(
     kind, path = classify(place, options, of_folder, chosen), Path(place)
     if kind == "folder":
         connect_inventory.check_output(chosen, output)
-        if folder_writer.find_kind(path) == KIND:
+        if folder_writer.find_kind(path) == KUBERNETES:
             request = of_folder.for_kubernetes(path, snippet=chosen.snippet is not None)
             return kubernetes.run(request, output, chosen.snippet)
         return slurm.run(of_folder.for_slurm(path), output, chosen.snippet)
@@ -229,7 +229,7 @@ def _refuse(names: list[str], reason: str) -> None:
 @contextmanager
 def open_folder(path: Path, of_folder: FolderOptions) -> Iterator[Link]:
     """Give the model that a folder's cluster serves, while it is used. Raises UserError."""
-    if folder_writer.find_kind(path) == KIND:
+    if folder_writer.find_kind(path) == KUBERNETES:
         way = kubernetes.open_link(of_folder.for_kubernetes(path, snippet=False))
     else:
         way = slurm.open_link(of_folder.for_slurm(path))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kubernetes import folder as kubernetes
+from kimi_prov.render.kinds import CLOUD_INIT, KUBERNETES, SKYPILOT, SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ def is_kubernetes(
     `of_inventory`: options that only an inventory has, by name, as they were given.
     """
     kind = folder_writer.find_kind(path)
-    if kind == kubernetes.KIND:
+    if kind == KUBERNETES:
         given = [name for name, value in (of_inventory or {}).items() if value]
         if given:
             raise UserError(
@@ -34,9 +34,6 @@ def is_kubernetes(
             )
         return True
     if kind is not None:
-        from kimi_prov.render.cloud.folders import CLOUD_INIT, SKYPILOT  # noqa: PLC0415
-        from kimi_prov.render.slurm.jobs import KIND as SLURM  # noqa: PLC0415  (not every command's)
-
         if kind in (CLOUD_INIT, SKYPILOT):
             raise UserError(
                 f"{path}: the folder was rendered for {clean_text.clean_line(kind)}, and "

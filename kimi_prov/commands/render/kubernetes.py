@@ -12,6 +12,7 @@ from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import sort_by_severity
+from kimi_prov.render import kinds
 from kimi_prov.render.kubernetes import findings, folder
 from kimi_prov.render.kubernetes import quota as quotas
 
@@ -73,7 +74,7 @@ def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # n
     quota has a blocker: exit 3.
     """
     find = partial(_find, quota)
-    kind = Kind(folder.KIND, _require, findings.adjust_settings, find, _render, _describe)
+    kind = Kind(kinds.KUBERNETES, _require, findings.adjust_settings, find, _render, _describe)
     return render(kind, **options)
 
 

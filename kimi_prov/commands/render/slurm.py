@@ -10,6 +10,7 @@ from kimi_prov.commands.common.options import add_connection_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.render import kinds
 from kimi_prov.render.slurm import findings, jobs
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
-    kind = Kind(jobs.KIND, _require, findings.adjust_settings, _find, jobs.render_folder, _describe)
+    kind = Kind(
+        kinds.SLURM, _require, findings.adjust_settings, _find, jobs.render_folder, _describe
+    )
     return render(kind, **options)
 
 

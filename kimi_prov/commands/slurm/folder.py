@@ -21,7 +21,7 @@ from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.slurm.jobs import KIND
+from kimi_prov.render.kinds import SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Folder:
 
         Raises UserError for a folder that `render slurm` did not make, and for no login.
         """
-        record = folder_writer.read_record(path, KIND)
+        record = folder_writer.read_record(path, SLURM)
         settings = _read_settings(path)
         where = login if login is not None else _read_setting(path, settings, "KIMI_LOGIN")
         if not where:

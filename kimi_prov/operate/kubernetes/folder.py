@@ -14,7 +14,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
 from kimi_prov.operate.kubernetes.kubectl import Kubectl
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kubernetes.folder import KIND
+from kimi_prov.render.kinds import KUBERNETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Folder:
     @classmethod
     def read(cls, path: Path, target: Target) -> Folder:
         """Read and build a folder. Raises UserError where it is none, or cannot be built."""
-        record = folder_writer.read_record(path, KIND)
+        record = folder_writer.read_record(path, KUBERNETES)
         kubectl = Kubectl.find(target)
         objects = tuple(_parse_objects(path, kubectl.build(path)))
         kubectl = kubectl.within(_choose_namespace(path, objects, target, kubectl))

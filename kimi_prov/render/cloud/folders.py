@@ -16,6 +16,7 @@ from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import folder_writer, templates
 from kimi_prov.render.cloud import machine, offers, ranking
 from kimi_prov.render.folder_writer import File
+from kimi_prov.render.kinds import CLOUD_INIT, SKYPILOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.cloud.ranking import MachineChoice
 
-CLOUD_INIT, SKYPILOT = "cloud-init", "skypilot"
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
 _UP = ["kimi-up.service", "kimi-give-up.timer"]
 # Below it the text is as well read as packed.

@@ -20,6 +20,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.monitoring import series
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
+from kimi_prov.render.kinds import KUBERNETES
 from kimi_prov.render.kubernetes import access, dashboard, measured
 from kimi_prov.render.kubernetes import pod as pods
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
-KIND = "kubernetes"
 _BUNDLE = "ca-bundle.pem"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _REVISION = 10
@@ -76,7 +76,7 @@ def render_folder(
             fix="name a shorter kimi_weights_manifest or kimi_ca_bundle",
         )
     files += [_render_file(path, values) for path in (*values["resources"], *_OTHER_FILES)]
-    return folder_writer.RenderedFolder(KIND, name, digest, files)
+    return folder_writer.RenderedFolder(KUBERNETES, name, digest, files)
 
 
 def render_objects(

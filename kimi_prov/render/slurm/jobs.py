@@ -15,6 +15,7 @@ from kimi_prov.contract import clean_text, pod
 from kimi_prov.packaging import engine_plugins, zipapp
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
+from kimi_prov.render.kinds import SLURM
 from kimi_prov.render.slurm import flag_reasons
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
-KIND = "slurm"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _PROGRAMS = ("prepare-login.sh",)
 _GIB = 1 << 30
@@ -62,7 +62,9 @@ def render_folder(
     ]
     if settings.ca_bundle:
         files.append(File("ca-bundle.pem", Path(settings.ca_bundle).read_bytes()))
-    return folder_writer.RenderedFolder(KIND, name, folder_writer.compute_plan_digest(shown), files)
+    return folder_writer.RenderedFolder(
+        SLURM, name, folder_writer.compute_plan_digest(shown), files
+    )
 
 
 def _format_json(document: Mapping[str, Any]) -> bytes:
