@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.clean import Clean
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.run import FinishedRun
     from kimi_prov.show.output import Output
@@ -44,7 +45,12 @@ def clean(
         size = sum(int(row["bytes"]) for row in unused.outcome.documents.values())
         if only_check or not size:
             return host_reports.publish("clean", unused, output, clean_report.format_text)
-        say(clean_text.clean_block(clean_report.format_text({"hosts": unused.outcome.documents})))
+        found: Clean = {
+            "schema": "kimi-prov/clean/v1",
+            "ok": True,
+            "hosts": unused.outcome.documents,
+        }
+        say(clean_text.clean_block(clean_report.format_text(found)))
         question = f"Remove these, {format_bytes(size)} in all?"
         confirmation.confirm(question, "nothing was removed")
     removed = _run(path, options, remove=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.history import History
     from kimi_prov.errors import ExitCode
     from kimi_prov.show.output import Output
 
@@ -51,6 +52,10 @@ def rollback(path: Path, number: int | None, options: PlaybookOptions, output: O
     outcome = finished.outcome
     hosts = dict(outcome.documents)
     if hosts:
-        document = {"schema": "kimi-prov/history/v1", "ok": not outcome.failures, "hosts": hosts}
+        document: History = {
+            "schema": "kimi-prov/history/v1",
+            "ok": not outcome.failures,
+            "hosts": hosts,
+        }
         output.write(document, lambda: history_text.format_newest(document))
     return playbook_run.conclude(finished)

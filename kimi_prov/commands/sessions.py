@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -16,9 +16,10 @@ from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsErr
 from kimi_prov.show.text import sessions as sessions_text
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.sessions import PaidSession, Sessions
     from kimi_prov.show.output import Output
 
-SCHEMA = "kimi-prov/sessions/v1"
+SCHEMA: Final = "kimi-prov/sessions/v1"
 _STALL_S = 60.0
 _READ_S = 300.0
 
@@ -36,11 +37,18 @@ def sessions(bucket: str, access: bucket_access.BucketOptions, output: Output) -
             f"{bucket}: expected s3://BUCKET or gs://BUCKET",
             fix="name what kimi_weights_source of the machines names",
         )
-    document = {"schema": SCHEMA, "ok": True, "bucket": folder, **_read(folder, access)}
+    rows = _read(folder, access)
+    document: Sessions = {
+        "schema": SCHEMA,
+        "ok": True,
+        "bucket": folder,
+        "usd": round(sum(row["usd"] for row in rows), 2),
+        "sessions": rows,
+    }
     output.write(document, lambda: sessions_text.format_text(document))
 
 
-def _read(folder: str, access: bucket_access.BucketOptions) -> dict[str, Any]:
+def _read(folder: str, access: bucket_access.BucketOptions) -> list[PaidSession]:
     try:
         rows = session_history.read(
             Bucket(folder, bucket_access.parse_access(access), _STALL_S), _READ_S
@@ -60,4 +68,4 @@ def _read(folder: str, access: bucket_access.BucketOptions) -> dict[str, Any]:
             fix=error.fix or "run the same command again",
             exit_code=ExitCode.FAILED,
         ) from None
-    return {"usd": round(sum(row["usd"] for row in rows), 2), "sessions": rows}
+    return cast("list[PaidSession]", rows)

@@ -5,7 +5,7 @@ Decides: what counts as usage (how it is shown).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.usage import Usage, UsageBy, UsageRow
     from kimi_prov.show.output import Output
 
-SCHEMA = "kimi-prov/usage/v1"
+SCHEMA: Final = "kimi-prov/usage/v1"
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 
 
@@ -53,16 +54,18 @@ def usage(
     variables = {"kimi_usage_since": since or "", "kimi_usage_until": until or ""}
     finished = host_reports.collect("usage", path, options, variables)
     documents = finished.outcome.documents.items()
-    hosts = {host: {"rows": [], "uncounted": [], **found} for host, found in documents}
+    hosts: dict[str, Any] = {
+        host: {"rows": [], "uncounted": [], **found} for host, found in documents
+    }
     host_reports.add_failed(hosts, finished.outcome.failures)
     if hosts:
         write = usage_text.format_csv if output.format == "csv" else usage_text.format_text
-        document = {
+        document: Usage = {
             "schema": SCHEMA,
             "ok": all(found.get("ok") for found in hosts.values()),
             "since": since,
             "until": until,
-            "by": by,
+            "by": cast("UsageBy", by),
             "rows": sum_rows(hosts, by),
             "hosts": hosts,
         }
@@ -71,7 +74,7 @@ def usage(
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))
 
 
-def sum_rows(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
+def sum_rows(hosts: Mapping[str, Any], by: str) -> list[UsageRow]:
     """Sum the hosts' rows up: one row a key, or a key and day, or a key and host."""
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for host, row in _list_rows(hosts):
@@ -84,7 +87,7 @@ def sum_rows(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
             total[column] += row[column]
         for reason, times in row["refused"].items():
             total["refused"][reason] = total["refused"].get(reason, 0) + times
-    return [sums[name] for name in sorted(sums)]
+    return [cast("UsageRow", sums[name]) for name in sorted(sums)]
 
 
 def _list_rows(hosts: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -27,10 +27,11 @@ from kimi_prov.show.text import junit as junit_text
 from kimi_prov.show.text import verify as verify_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.verify import Verify
     from kimi_prov.errors import ExitCode
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.show.output import Output
@@ -103,7 +104,7 @@ def verify(  # noqa: PLR0913  (one for each option)
                 f"--junit {junit}: --output names the same file", fix="name another file"
             )
 
-    def write_junit(document: Mapping[str, Any]) -> None:
+    def write_junit(document: Verify) -> None:
         if junit is not None:
             write_whole(junit, junit_text.format_text(document))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import click
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.prices import Prices
+    from kimi_prov.contract.documents.seed import Seed, StorageCost
     from kimi_prov.on_host.weights.manifest import Entry, Manifest
     from kimi_prov.show.output import Output
 
-SCHEMA = "kimi-prov/seed/v1"
+SCHEMA: Final = "kimi-prov/seed/v1"
 _STALL_S = 60.0
 _GB = 1e9
 _MAKE = {
@@ -88,7 +89,7 @@ def weights_seed(
         say(f"{store.name}: {complete} there and verified, {amount}")
         if not estimate:
             seeding.run()
-    document = {
+    document: Seed = {
         "schema": SCHEMA,
         "ok": True,
         "source": address,
@@ -133,7 +134,7 @@ def _explain_errors(bucket: Bucket) -> Iterator[None]:
 
 def _estimate_storage_cost(
     prices: Prices, bucket: Bucket, manifest: Manifest
-) -> dict[str, Any] | None:
+) -> StorageCost | None:
     """Estimate what the bucket costs a month; None for a provider whose price is not known."""
     row = next((row for row in prices.storage if row.name == bucket.scheme), None)
     if row is None or bucket.access.endpoint:

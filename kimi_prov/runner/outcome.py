@@ -59,7 +59,7 @@ class Outcome:
 
     addresses: Mapping[str, str]
     failures: list[Failure] = field(default_factory=list)
-    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    documents: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
     phases: dict[tuple[str, str], PhaseTime] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing.curve import CASES, OPPOSITE, Case
@@ -12,6 +12,7 @@ from kimi_prov.sizing.curve import CASES, OPPOSITE, Case
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.check import Bound, Sizing
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
     from kimi_prov.contract.documents.ranges import Range
@@ -21,7 +22,7 @@ NOTHING_SERVES = "nothing serves it"
 DAY_S = 86_400
 
 
-def size_plan(plan: MachinePlan, load: Load, *, serves: bool) -> dict[str, Any]:
+def size_plan(plan: MachinePlan, load: Load, *, serves: bool) -> Sizing:
     """Give a target's `sizing` by its plan. `serves`: it has no blocker."""
     holds = load.fits(plan["model"]["context"])
     return size_load(curves.read_curve(plan["throughput"]), load, serves=serves and holds)
@@ -33,7 +34,7 @@ def count_requests_at_once(plan: MachinePlan, sizing: Mapping[str, Any] | None) 
     return int(share or plan["throughput"]["concurrency"])
 
 
-def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
+def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> Sizing:
     """Give a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
 
     `machines` has the fewest at the fast end of the speeds (low) and the most at the slow end
@@ -54,7 +55,7 @@ def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, An
         "machines": curves.compute_cases(lambda case: (needed[OPPOSITE[case]] or [None])[0]),
         "requests_a_machine": share,
         "most_requests": most,
-        "bound_by": bound,
+        "bound_by": cast("Bound", bound),
         "ttft_s": _round_values(row["ttft_s"]) if row else curves.make_unknown(),
         "tpot_ms": _round_values(curves.compute_tpot(row)) if row else curves.make_unknown(),
     }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.check import CheckedLoad
 
 # A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
 INPUT_TOKENS, OUTPUT_TOKENS = 8192, 1024
@@ -39,14 +41,15 @@ class Load:
         lengths = ("input_tokens", "output_tokens")
         return sum(1 if key in self.assumed else getattr(self, key) for key in lengths) <= context
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> CheckedLoad:
         """Give the check document's `load`."""
-        return {
+        figures = {
             name: None
             if getattr(self, name) is None
             else {"value": getattr(self, name), "assumed": name in self.assumed}
             for name in NAMES
         }
+        return cast("CheckedLoad", figures)
 
 
 NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.check.options import CheckOptions
+    from kimi_prov.contract.documents.check import CheckedTarget, Suggestion
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.connection import ConnectionOptions
 
 
-def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[dict[str, Any]]:
+def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[CheckedTarget]:
     """Judge targets that lie here as files, each held to what a bench of its machine measured."""
     facts = [targets.read(path, "check") for path in paths]
     names = [targets.find_name(path, row) for path, row in zip(paths, facts, strict=True)]
@@ -42,7 +43,7 @@ def _judge_file(
     facts: Facts,
     results: Sequence[measured.Result],
     options: CheckOptions,
-) -> dict[str, Any]:
+) -> CheckedTarget:
     # What the file itself says of a bench was held against no machine.
     facts = copy.copy(facts)
     facts.pop("bench", None)
@@ -56,7 +57,7 @@ def _judge(
     facts: Facts,
     options: CheckOptions,
     results: Sequence[measured.Result] = (),
-) -> dict[str, Any]:
+) -> CheckedTarget:
     """Plan a machine and judge the plan.
 
     With a load it is planned for the requests that come on one of the machines that carry it.
@@ -77,7 +78,7 @@ def _judge(
     )
 
 
-def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
+def judge_suggestions(options: CheckOptions) -> list[CheckedTarget]:
     """Judge the least machines of the catalogue that will do."""
     from kimi_prov.commands.check.suggest import suggest_machines  # noqa: PLC0415  (only who asks pays)
 
@@ -85,7 +86,7 @@ def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
     return [
         {
             **_judge(row.offer.name, row.facts, options),
-            "suggestion": {"kind": row.offer.kind, "smaller": row.smaller},
+            "suggestion": cast("Suggestion", {"kind": row.offer.kind, "smaller": row.smaller}),
         }
         for row in rows
     ]
@@ -93,7 +94,7 @@ def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
 
 def judge_inventory(
     path: Path, options: CheckOptions, connection: ConnectionOptions
-) -> tuple[list[dict[str, Any]], ExitCode]:
+) -> tuple[list[CheckedTarget], ExitCode]:
     """Probe and plan all hosts of an inventory, several at a time; nothing on them is changed."""
     from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
 

@@ -130,7 +130,8 @@ def _count_machines(
     if sized["machines"]["expected"] is not None:
         planned = make_plan_with_curve(facts, settings, catalogue)
         sized = demand.size_plan(planned, load, serves=True)
-    needed = sized["machines"]["expected"]
+    machines = sized["machines"]["expected"]
+    needed = None if machines is None else int(machines)
     return needed, "" if needed else _WHY[sized["bound_by"]]
 
 

@@ -52,9 +52,9 @@ def publish(
     command: str,
     finished: FinishedRun,
     output: Output,
-    text: Callable[[Mapping[str, Any]], str],
+    text: Callable[[Any], str],
     unreached: Callable[[str], dict[str, Any]] = make_unreached,
-    also: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    also: Callable[[Any], None] = lambda _: None,
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
 

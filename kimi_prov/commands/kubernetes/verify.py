@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.acceptance import suite
 from kimi_prov.commands.kubernetes import access
@@ -18,10 +18,10 @@ from kimi_prov.show.output import say
 from kimi_prov.show.text import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
+    from kimi_prov.contract.documents.verify import VerifiedHost, Verify
     from kimi_prov.on_host.acceptance.catalogue import Selection
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.show.output import Output
@@ -37,7 +37,7 @@ def run(
     output: Output,
     key_file: Path | None,
     chosen: Selection,
-    also: Callable[[Mapping[str, Any]], None],
+    also: Callable[[Verify], None],
 ) -> ExitCode:
     """Check the model through a forwarded port of its service; a check that fails is exit 1.
 
@@ -66,7 +66,11 @@ def run(
         stand_ins=suite.list_stand_ins(plan, {}),
         suite=chosen.suite,
     )
-    document = {"schema": "kimi-prov/verify/v1", "ok": host["ok"], "hosts": {folder.name: host}}
+    document: Verify = {
+        "schema": "kimi-prov/verify/v1",
+        "ok": host["ok"],
+        "hosts": {folder.name: cast("VerifiedHost", host)},
+    }
     also(document)
     output.write(document, lambda: verify.format_text(document))
     return ExitCode.OK if host["ok"] else ExitCode.FAILED

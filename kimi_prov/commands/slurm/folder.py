@@ -95,7 +95,7 @@ class Folder:
             )
         return cls(path, where, f"{root.rstrip('/')}/{_RENDERS}/{name}", record)
 
-    def call(self, *words: str, schema: str | None = None) -> dict[str, Any]:
+    def call(self, *words: str, schema: str | None = None) -> Any:  # noqa: ANN401  (of that schema)
         """Run a subcommand of the folder's program; return its document, held to its schema.
 
         Raises UserError with what the program says is wrong, and exit 4 where ssh does not connect.

@@ -18,6 +18,9 @@ from kimi_prov.show.text import slurm
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.contract.documents.cancel import Cancel
+    from kimi_prov.contract.documents.jobs import Jobs
+    from kimi_prov.contract.documents.submit import Submit
     from kimi_prov.show.output import Output
 
 # How a program answers that took every word for a job's name.
@@ -63,7 +66,7 @@ def submit(
         _report_copy(folder, folder.bring(force=force))
     more = ["--suite", suite] if suite else []
     try:
-        document = folder.call("submit", *more, *names, schema="submit")
+        document: Submit = folder.call("submit", *more, *names, schema="submit")
     except UserError as error:
         if not (more and _OLDER in error.message):
             raise
@@ -101,7 +104,7 @@ def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
     Exits 1 where the newest server failed or was lost.
     """
     output.check()
-    document = Folder.read(path, login).call("jobs", schema="jobs")
+    document: Jobs = Folder.read(path, login).call("jobs", schema="jobs")
     output.write(document, lambda: slurm.format_jobs(document))
     return ExitCode.FAILED if slurm.has_lost_server(document) else ExitCode.OK
 
@@ -121,7 +124,7 @@ def cancel(
     """
     output.check()
     words = [*(["--now"] if now else []), *names]
-    document = Folder.read(path, login).call("cancel", *words, schema="cancel")
+    document: Cancel = Folder.read(path, login).call("cancel", *words, schema="cancel")
     output.write(document, lambda: slurm.format_cancelled(document))
     return ExitCode.OK
 

@@ -125,6 +125,9 @@ class CurvePoint(TypedDict):
     ttft_s: AmountRange
 
 
+Bound = Literal["users", "tokens_per_day", "ttft", "tpot", "nothing serves it"]
+
+
 class Sizing(TypedDict):
     """How many machines carry the load."""
 
@@ -134,7 +137,7 @@ class Sizing(TypedDict):
     """At peak."""
     most_requests: Positive | None
     """Requests that one machine carries within the limits."""
-    bound_by: Literal["users", "tokens_per_day", "ttft", "tpot", "nothing serves it"]
+    bound_by: Bound
     ttft_s: AmountRange
     """At `requests_a_machine`; of one request alone where no number carries the load."""
     tpot_ms: AmountRange

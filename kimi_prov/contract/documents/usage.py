@@ -6,6 +6,8 @@ from typing import Literal, TypedDict
 
 from kimi_prov.contract.documents.form import Count, Day, KeyLimit, NotRequired
 
+UsageBy = Literal["key", "day", "host"]
+
 
 class Usage(TypedDict):
     """The use of each key.
@@ -19,7 +21,7 @@ class Usage(TypedDict):
     since: str | None
     """First day; null for all."""
     until: str | None
-    by: Literal["key", "day", "host"]
+    by: UsageBy
     rows: list[UsageRow]
     """Of all hosts: a row a key, a key and day, or a key and host, as `by` says."""
     hosts: dict[str, UsageOfHost]

@@ -9,7 +9,7 @@ from kimi_prov.show.text.formats import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
 def collect_assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
 _MIN_CONTEXT = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kimi_prov.show.report import cost, measured, recommendation
 from kimi_prov.show.report.findings import filter_severity
@@ -13,13 +13,14 @@ from kimi_prov.sizing import demand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.check import Assumption, Check, CheckedTarget
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.show.report.cost import MachinePrices, Use
     from kimi_prov.sizing.load import Load
 
 
-SCHEMA = "kimi-prov/check/v1"
+SCHEMA: Final = "kimi-prov/check/v1"
 _KINDS = {
     "probe": "probed on the machine itself",
     "recording": "recorded output of the machine, not probed live",
@@ -29,14 +30,12 @@ _KINDS = {
 }
 
 
-def build_document(
-    targets: Sequence[Mapping[str, Any]], load: Load | None = None
-) -> dict[str, Any]:
+def build_document(targets: Sequence[CheckedTarget], load: Load | None = None) -> Check:
     """Put targets together; `ok` is false where any has a blocker. Their names become unique.
 
     `load` is the one that they were judged for.
     """
-    named: list[dict[str, Any]] = []
+    named: list[CheckedTarget] = []
     taken: set[str] = set()
     for target in targets:
         name, number = str(target["name"]), 2
@@ -48,7 +47,7 @@ def build_document(
     return {
         "schema": SCHEMA,
         "ok": not blocked,
-        "load": load and load.document(),
+        "load": load.document() if load else None,
         "answer": recommendation.build_answer(named, load),
         "targets": named,
     }
@@ -61,7 +60,7 @@ def build_target(
     use: Use,
     known: MachinePrices,
     load: Load | None = None,
-) -> dict[str, Any]:
+) -> CheckedTarget:
     """Judge one target. The plan is the planner's own, its findings included."""
     curve = curves.read_curve(plan["throughput"])
     serves = not filter_severity(plan, "blocker")
@@ -85,16 +84,16 @@ def build_target(
     }
 
 
-def add_measurements(target: Mapping[str, Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+def add_measurements(target: CheckedTarget, found: Mapping[str, Any] | None) -> CheckedTarget:
     """Add what was measured on the machine and what that did to its prediction, if anything was."""
     if found is None:
-        return dict(target)
+        return target
     what, _, value = measured.describe_measurements(found).partition(": ")
     row = _build_row(what, value, measured.SOURCE)
-    return {**target, **found, "assumptions": [*target["assumptions"], row]}
+    return cast("CheckedTarget", {**target, **found, "assumptions": [*target["assumptions"], row]})
 
 
-def _list_origins(facts: Facts) -> list[dict[str, str]]:
+def _list_origins(facts: Facts) -> list[Assumption]:
     """Say where the facts are from, and which of them the catalogue filled in."""
     origin = facts.get("origin")
     rows = []
@@ -113,12 +112,12 @@ def _list_origins(facts: Facts) -> list[dict[str, str]]:
     return rows
 
 
-def _list_speed_notes(plan: MachinePlan) -> list[dict[str, str]]:
+def _list_speed_notes(plan: MachinePlan) -> list[Assumption]:
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return []
     value = "estimated, not measured; the range is where a measurement is expected"
     return [_build_row("Speed", value, str(plan["throughput"]["basis"]))]
 
 
-def _build_row(what: str, value: str, source: str) -> dict[str, str]:
+def _build_row(what: str, value: str, source: str) -> Assumption:
     return {"what": what, "value": value, "source": source}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.contract.sizes import format_bytes
@@ -30,7 +30,8 @@ from kimi_prov.show.text.formats import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.show.text.formats import Span
 
 
@@ -96,7 +97,7 @@ def _list_speeds(targets: Sequence[Target]) -> list[_Row]:
     def figures(
         key: str, label: str, shown: Callable[[Span], str], pick: Callable[..., float]
     ) -> _Row:
-        spans = [read_span(row.get(key) or {}) for row in speeds]
+        spans = [read_span(cast("Range", row.get(key) or {})) for row in speeds]
         texts, values = mark_figures(
             key, map(shown, spans), [row.expected for row in spans], targets
         )

@@ -11,7 +11,7 @@ Held by: tests/unit/show/report/test_cost.py, tests/unit/planner/test_curve.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.show.report import hosts
 from kimi_prov.show.text.formats import format_share
@@ -21,7 +21,9 @@ from kimi_prov.sizing.curve import compute_output_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.check import Assumption, Cost, CostByLoad
     from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.quote import PriceFacts, QuotedPrice
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
     from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
@@ -104,7 +106,7 @@ class _Notes:
     """What stands beside the figures: assumptions, and what stays unknown."""
 
     known: MachinePrices
-    rows: list[dict[str, str]] = field(default_factory=list)
+    rows: list[Assumption] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
     def add(self, what: str, value: str, source: str) -> None:
@@ -143,7 +145,7 @@ def compute_cost(
     known: MachinePrices,
     load: Load | None = None,
     daily: float | None = None,
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
+) -> tuple[Cost, list[Assumption]]:
     """Return the cost of one target, and every assumption that went into it with its source.
 
     A load tells how many tokens are put in for each that comes out, and `daily` is the use that
@@ -193,17 +195,19 @@ def compute_cost(
         "years": {"years": years, "usd": _compute_years(hour, utilisation.value, years)},
         "unknown": notes.unknown,
     }
-    return document, notes.rows
+    return cast("Cost", document), notes.rows
 
 
-def _scale_price(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str, Any]:
+def _scale_price(price: PriceFacts, many: int, notes: _Notes) -> PriceFacts:
     """Give the price of all hosts, of which each costs the same."""
-    amounts = {key: price[key] for key in ("purchase_usd", "hourly_usd") if price.get(key)}
+    each = {"purchase_usd": price.get("purchase_usd"), "hourly_usd": price.get("hourly_usd")}
+    amounts = {key: amount for key, amount in each.items() if amount}
     if many == 1 or not amounts:
         return price
     one = " and ".join(f"${amount:,.2f}" for amount in amounts.values())
     notes.add("Hosts", f"{many} that serve one model together, each {one}", "the quote")
-    return {**price, **{key: amount * many for key, amount in amounts.items()}}
+    scaled = {**price, **{key: amount * many for key, amount in amounts.items()}}
+    return cast("PriceFacts", scaled)
 
 
 def _compute_hour(
@@ -253,13 +257,11 @@ def _compute_hour(
     }
 
 
-def _format_amounts(quoted: Mapping[str, Any]) -> str:
+def _format_amounts(quoted: QuotedPrice) -> str:
     """Write what was quoted in its own currency."""
-    ways = {"purchase": "", "hourly": " an hour"}
+    amounts = ((quoted.get("purchase"), ""), (quoted.get("hourly"), " an hour"))
     return " and ".join(
-        f"{quoted['currency']} {quoted[key]:,.2f}{end}"
-        for key, end in ways.items()
-        if quoted.get(key) is not None
+        f"{quoted['currency']} {amount:,.2f}{end}" for amount, end in amounts if amount is not None
     )
 
 
@@ -308,7 +310,7 @@ def _compute_load_cost(
     inputs: float,
     use: float,
     worths: Sequence[float],
-) -> dict[str, Any]:
+) -> CostByLoad:
     """Give the cost with so many requests at once, those that run, and the API's beside it."""
     row = curves.find_row(curve, many)
     speeds = curves.compute_cases(lambda case: row and compute_output_rate(row, inputs, case))

@@ -21,7 +21,8 @@ from kimi_prov.show.text.formats import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import BreakEven
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
 def format_hourly(target: Target) -> str:
@@ -35,8 +36,7 @@ def format_price(target: Target) -> str:
     """Give the price as it was quoted; where there is none, the rent that is usual."""
     quoted = target["facts"].get("price") or {}
     many = hosts.count_target_hosts(target)
-    for key, way in (("purchase_usd", "to buy"), ("hourly_usd", "an hour")):
-        one = quoted.get(key)
+    for one, way in ((quoted.get("purchase_usd"), "to buy"), (quoted.get("hourly_usd"), "an hour")):
         if one is not None:
             parts = f" ({many} x {format_money(one)})" if many > 1 else ""
             return f"{format_money(one * many)} {way}{parts}"
@@ -175,12 +175,12 @@ def describe_costs_briefly(target: Target) -> str:
     return " ".join([*before, sentence])
 
 
-def _describe_outcome(row: Mapping[str, Any], target: Target) -> str:
+def _describe_outcome(row: BreakEven, target: Target) -> str:
     """Say from which load on self-hosting is cheaper, never without a load."""
     best = row["at_best"]
     if row["utilisation"]:
         return f"with so many self-hosting loses below {format_share(row['utilisation'])} use"
-    if best["utilisation"]:
+    if best and best["utilisation"]:
         return (
             f"with so many self-hosting loses at any use, with {best['concurrency']} at once it "
             f"wins from {_format_break_even(best)}"
@@ -198,7 +198,7 @@ def describe_break_even(target: Target) -> str:
     mended = " once its blockers are fixed" * (get_status(target) == "blocked")
     if row["utilisation"]:
         return f"from {format_share(row['utilisation'])} use{mended}"
-    if best["utilisation"]:
+    if best and best["utilisation"]:
         many = count_requests(best["concurrency"])
         return f"from {format_share(best['utilisation'])} use with {many}{mended}"
     return "never"

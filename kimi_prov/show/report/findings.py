@@ -7,30 +7,33 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.show.text.formats import clean, format_money
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    Target = Mapping[str, Any]
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 
-def filter_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:
+def filter_severity(target: Target | MachinePlan, *severities: str) -> list[Finding]:
     """Give the findings of these severities in the order of the document."""
     return [row for row in target["findings"] if row["severity"] in severities]
 
 
 def is_on_paper(target: Target) -> bool:
     """Whether the machine is only described: nothing can be settled on it yet."""
-    return (target["facts"].get("origin") or {}).get("kind") in ("spec", "recording", "suggested")
+    origin = target["facts"].get("origin")
+    return origin is not None and origin["kind"] in ("spec", "recording", "suggested")
 
 
-def list_warnings(target: Target) -> list[Mapping[str, Any]]:
+def list_warnings(target: Target) -> list[Finding]:
     """Give the warnings that weigh: on paper those that concern the purchase."""
     found = filter_severity(target, "warning")
     return [row for row in found if not (is_on_paper(target) and _is_deployment(row))]
 
 
-def list_to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Mapping[str, Any]]]:
+def list_to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Finding]]:
     """Give each warning of deployment once, with the machines on paper that it is for."""
-    held: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
+    held: dict[Any, tuple[list[str], Finding]] = {}
     for target in filter(is_on_paper, targets):
         for row in filter(_is_deployment, filter_severity(target, "warning")):
             names, _ = held.setdefault(clean(row["title"]), ([], row))
@@ -38,13 +41,13 @@ def list_to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Mapping[s
     return list(held.values())
 
 
-def _is_deployment(row: Mapping[str, Any]) -> bool:
+def _is_deployment(row: Finding) -> bool:
     return row.get("concerns") == "deployment"
 
 
-def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
+def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Finding]]:
     """Give every blocker once, with the names of the targets that it blocks."""
-    held: dict[tuple[str, ...], tuple[list[str], Mapping[str, Any]]] = {}
+    held: dict[Any, tuple[list[str], Finding]] = {}
     for target in targets:
         for row in filter_severity(target, "blocker"):
             key = tuple(clean(row[part]) for part in ("id", "title", "observed", "required", "fix"))
@@ -52,7 +55,7 @@ def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any
     return [(", ".join(names), row) for names, row in held.values()]
 
 
-def describe_remediation_cost(row: Mapping[str, Any]) -> str:
+def describe_remediation_cost(row: Finding) -> str:
     """Say what fixing a finding costs, as far as that is known."""
     cost, basis = row.get("cost_usd"), row.get("cost_basis")
     if cost is None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kimi_prov.facts import links
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.show.report.findings import Target
 
 
 def count_hosts(plan: MachinePlan) -> int:
@@ -34,7 +34,8 @@ def describe_on_each(target: Target, text: str) -> str:
 
 def describe_link(target: Target) -> str:
     """Say how many hosts there are, and by what a sheet says that they are joined."""
-    hosts, link = count_target_hosts(target), (target["facts"].get("group") or {}).get("link")
+    hosts, group = count_target_hosts(target), target["facts"].get("group")
+    link = group and group["link"]
     return f"{hosts}, joined by {links.format_link(link)}" if hosts > 1 and link else f"{hosts}"
 
 

@@ -29,8 +29,10 @@ from kimi_prov.show.text import formats
 from kimi_prov.show.text.formats import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from kimi_prov.contract.documents.check import Check
+    from kimi_prov.contract.documents.plan.engine import InstancePlan
     from kimi_prov.show.report.plots import Line
 
 _HERE = Path(__file__).resolve().parent
@@ -51,7 +53,7 @@ _MODULES = {
 }
 
 
-def render_check(document: Mapping[str, Any]) -> str:
+def render_check(document: Check) -> str:
     """Give the page."""
     targets = document["targets"]
     return render_template(
@@ -86,13 +88,13 @@ def render_template(template: str, **values: Any) -> str:  # noqa: ANN401  (what
     )
 
 
-def _draw_plots(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _draw_plots(document: Check) -> list[dict[str, Any]]:
     """Draw what there are figures for."""
     drawn = (_draw_decode(document), _draw_both_speeds(document), _draw_cost(document))
     return [plot for plot in drawn if plot is not None]
 
 
-def _draw_decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _draw_decode(document: Check) -> dict[str, Any] | None:
     rows = lines.build_decode_lines(document)
     if not rows:
         return None
@@ -125,7 +127,7 @@ def _draw_decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _draw_both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _draw_both_speeds(document: Check) -> dict[str, Any] | None:
     rows = lines.build_speed_lines(document)
     if not rows:
         return None
@@ -152,7 +154,7 @@ def _draw_both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _draw_cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _draw_cost(document: Check) -> dict[str, Any] | None:
     rows = lines.build_cost_lines(document)
     if not rows:
         return None
@@ -192,7 +194,7 @@ def _describe_plot(title: str, rows: Sequence[Line]) -> str:
     return f"{title}: {'; '.join(ends)}"
 
 
-def _format_command(instance: Mapping[str, Any]) -> str:
+def _format_command(instance: InstancePlan) -> str:
     """Give the command a flag a line, as a shell would take it."""
     lines: list[list[str]] = [[]]
     for word in (*instance["numactl"], *instance["argv"]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
@@ -33,9 +33,11 @@ from kimi_prov.show.report.verdict import STATUS, describe_verdict, format_title
 from kimi_prov.show.text.formats import UNKNOWN, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import Check
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.show.report.memory_bars import Bar
     from kimi_prov.show.report.plots import Table
     from kimi_prov.show.text.formats import Cell
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 _MARKS = re.compile(r"([\\`*_{}\[\]<>|#~$])")
 
 
-def format_check(document: Mapping[str, Any]) -> str:
+def format_check(document: Check) -> str:
     """Give the answer, blockers, speed, cost, side by side, each target, assumptions."""
     targets = document["targets"]
     ordered = sort_targets(document)
@@ -90,7 +92,7 @@ def format_check(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_answer(document: Mapping[str, Any]) -> list[str]:
+def _format_answer(document: Check) -> list[str]:
     found = build_ranking(document)
     lines = [f"**{escape(get_answer(document))}**", ""]
     if document["load"]:
@@ -182,7 +184,7 @@ def _format_target(target: Target) -> list[str]:
     return lines
 
 
-def _format_finding(row: Mapping[str, Any], before: str) -> list[str]:
+def _format_finding(row: Finding, before: str) -> list[str]:
     lines = [f"**{before}{escape(row['title'])}** (`{row['id']}`)", ""]
     parts = (("Found", row["observed"]), ("Needed", row["required"]), ("Fix", row["fix"]))
     lines += [f"- {label}: {escape(value)}" for label, value in parts if value]

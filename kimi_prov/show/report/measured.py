@@ -9,6 +9,9 @@ from kimi_prov.show.text.formats import clean, format_figure
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.check import CheckedTarget, MeasuredEffect, MeasuredInstead
+    from kimi_prov.contract.documents.ranges import AmountRange
+
 SOURCE = "kimi-prov probe --measure, kimi-prov bench, on the machine itself"
 _SPEEDS = (
     ("single_tok_s", "decode of one request alone"),
@@ -17,7 +20,7 @@ _SPEEDS = (
 )
 
 
-def describe_measurements(target: Mapping[str, Any]) -> str:
+def describe_measurements(target: CheckedTarget | Mapping[str, Any]) -> str:
     """Say it in one line; empty where nothing was measured."""
     if not target.get("measured"):
         return ""
@@ -26,7 +29,7 @@ def describe_measurements(target: Mapping[str, Any]) -> str:
     return "Measured on the machine: " + "; ".join([", ".join(parts), *effects])
 
 
-def _describe_measurement(row: Mapping[str, Any]) -> str:
+def _describe_measurement(row: MeasuredInstead) -> str:
     unit = clean(row["unit"])
     instead = row["instead_of"]
     known = (
@@ -37,7 +40,7 @@ def _describe_measurement(row: Mapping[str, Any]) -> str:
     return f"{clean(row['what'])} {format_figure(row['measured'])} {unit} {known}"
 
 
-def _describe_effects(effect: Mapping[str, Any]) -> list[str]:
+def _describe_effects(effect: Mapping[str, MeasuredEffect]) -> list[str]:
     """Say of each speed what was expected without the measurement and with it."""
     found = []
     for key, label in _SPEEDS:
@@ -52,5 +55,6 @@ def _describe_effects(effect: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _compute_width(span: Mapping[str, float]) -> str:
-    return f"{span['high'] / span['low']:.2f}"
+def _compute_width(span: AmountRange) -> str:
+    low, high = span["low"], span["high"]
+    return f"{high / low:.2f}" if high is not None and low else "any number of"

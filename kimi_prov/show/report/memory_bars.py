@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.gpu_rows import get_gpu_memory
 from kimi_prov.show.report import hosts
 from kimi_prov.show.text.formats import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.plan.estimates import HostMemoryPart, MemoryPlan
 
 
 _KINDS = ("weights", "cache", "overhead", "ramdisk")
@@ -63,13 +64,15 @@ def build_bars(target: Target) -> list[Bar]:
     return bars
 
 
-def _build_gpu_bar(found: Mapping[str, Any], size: int, numbers: Sequence[int], mine: bool) -> Bar:  # noqa: FBT001
+def _build_gpu_bar(found: MemoryPlan, size: int, numbers: Sequence[int], mine: bool) -> Bar:  # noqa: FBT001
     label = f"GPU {_format_numbers(numbers)}" + (", each" if len(numbers) > 1 else "")
     if not mine:
         return Bar(f"{label}, not used", size, (Segment("free", "Free", size),))
     parts = [
-        Segment("weights", "Weights", found["weights_bytes_per_gpu"]),
-        Segment("cache", "Cache of conversations", max(0, found["kv_available_bytes_per_gpu"])),
+        Segment("weights", "Weights", found["weights_bytes_per_gpu"] or 0),
+        Segment(
+            "cache", "Cache of conversations", max(0, found["kv_available_bytes_per_gpu"] or 0)
+        ),
         Segment("overhead", "Engine's own", found["overhead_bytes_per_gpu"] or 0),
     ]
     return Bar(label, size, _add_free(parts, size))
@@ -96,7 +99,7 @@ def _build_host_bar(plan: MachinePlan) -> Bar:
     return Bar("Host memory", total, _add_free(parts, total))
 
 
-def _get_kind(row: Mapping[str, Any]) -> str:
+def _get_kind(row: HostMemoryPart) -> str:
     return str(row["kind"]) if row.get("kind") in _KINDS else "overhead"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.show.report.findings import filter_severity
 from kimi_prov.show.report.ranking import map_places, sort_targets
@@ -11,9 +11,10 @@ from kimi_prov.show.text.formats import clean, format_figure, format_money, form
 from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import Check, CostByLoad
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ PACES = tuple(
 )
 
 
-def list_shown(document: Mapping[str, Any]) -> list[Target]:
+def list_shown(document: Check) -> list[Target]:
     """Give the targets that plots show, in the ranking's order: all that serve, else all."""
     targets = sort_targets(document)
     return [t for t in targets if not filter_severity(t, "blocker")] or targets
 
 
-def build_decode_lines(document: Mapping[str, Any]) -> list[Line]:
+def build_decode_lines(document: Check) -> list[Line]:
     """Give decode speed of each request, in tokens/s, against requests at once."""
     return _build_lines(
         document,
@@ -86,7 +87,7 @@ def build_decode_lines(document: Mapping[str, Any]) -> list[Line]:
     )
 
 
-def build_speed_lines(document: Mapping[str, Any]) -> list[Line]:
+def build_speed_lines(document: Check) -> list[Line]:
     """Give the speed of all requests together against that of each, in tokens/s."""
     return _build_lines(
         document,
@@ -115,7 +116,7 @@ def find_front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
     return best
 
 
-def build_cost_lines(document: Mapping[str, Any]) -> list[Line]:
+def build_cost_lines(document: Check) -> list[Line]:
     """Give dollars for a million output tokens against the share of hours in use."""
     return _build_lines(
         document,
@@ -127,7 +128,7 @@ def build_cost_lines(document: Mapping[str, Any]) -> list[Line]:
     )
 
 
-def find_api_level(document: Mapping[str, Any]) -> Level | None:
+def find_api_level(document: Check) -> Level | None:
     """Give what the model's own API asks for a million output tokens with their input."""
     for target in list_shown(document):
         for row in target["cost"]["break_even"][:1]:
@@ -137,18 +138,19 @@ def find_api_level(document: Mapping[str, Any]) -> Level | None:
     return None
 
 
-def find_break_evens(document: Mapping[str, Any]) -> dict[int, Point]:
+def find_break_evens(document: Check) -> dict[int, Point]:
     """Give for each machine's number the use from which it is cheaper than the API."""
     found = {}
     for target in list_shown(document):
         rows = target["cost"]["break_even"][:1]
         if rows and rows[0]["utilisation"] and rows[0]["utilisation"] <= 1:
             asked = rows[0]["api_usd_per_million_output_tokens"]
-            found[map_places(document)[target["name"]]] = Point(rows[0]["utilisation"], asked)
+            if asked is not None:
+                found[map_places(document)[target["name"]]] = Point(rows[0]["utilisation"], asked)
     return found
 
 
-def describe_break_evens(document: Mapping[str, Any]) -> list[str]:
+def describe_break_evens(document: Check) -> list[str]:
     """Say for each machine with a price from which use on it is cheaper than the API."""
     asked, found, rows = (
         find_api_level(document),
@@ -175,20 +177,20 @@ def describe_break_evens(document: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def describe_missing_costs(document: Mapping[str, Any]) -> list[str]:
+def describe_missing_costs(document: Check) -> list[str]:
     """Say which of the machines shown have no costs here, and why."""
-    targets = [target["cost"] | {"name": clean(target["name"])} for target in list_shown(document)]
-    unpriced = [cost for cost in targets if cost["usd_per_hour"] is None]
+    targets = [(clean(target["name"]), target["cost"]) for target in list_shown(document)]
+    unpriced = [(name, cost) for name, cost in targets if cost["usd_per_hour"] is None]
     unknown = [
-        cost["name"]
-        for cost in targets
+        name
+        for name, cost in targets
         if cost["usd_per_hour"] is not None
         and cost["usd_per_million_output_tokens"]["expected"] is None
     ]
     said = []
     if unpriced:
-        names = ", ".join(cost["name"] for cost in unpriced)
-        rented = any(cost["usual_rent_usd_per_hour"] is not None for cost in unpriced)
+        names = ", ".join(name for name, _ in unpriced)
+        rented = any(cost["usual_rent_usd_per_hour"] is not None for _, cost in unpriced)
         rent = (
             "; the answer's costs are by the usual rent of such GPUs, where one is known" * rented
         )
@@ -198,7 +200,7 @@ def describe_missing_costs(document: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def build_decode_table(document: Mapping[str, Any]) -> Table:
+def build_decode_table(document: Check) -> Table:
     """Give decode speed against requests at once, the range in brackets."""
     return _build_table(
         "Decode of each request, tokens/s, by requests at once",
@@ -216,7 +218,7 @@ def build_decode_table(document: Mapping[str, Any]) -> Table:
     )
 
 
-def build_cost_table(document: Mapping[str, Any]) -> Table:
+def build_cost_table(document: Check) -> Table:
     """Give the cost of a million output tokens by use, and what the API asks."""
     found = _build_table(
         "Dollars for a million output tokens and their input, by use of the machine, with the "
@@ -233,7 +235,7 @@ def build_cost_table(document: Mapping[str, Any]) -> Table:
     return Table(found.caption, found.head, (*found.rows, row))
 
 
-def build_load_table(document: Mapping[str, Any]) -> Table:
+def build_load_table(document: Check) -> Table:
     """Give the cost of a million output tokens by requests at once, and which is cheaper."""
     targets = [
         target
@@ -258,7 +260,7 @@ def build_load_table(document: Mapping[str, Any]) -> Table:
     )
 
 
-def build_front_table(document: Mapping[str, Any]) -> Table:
+def build_front_table(document: Check) -> Table:
     """Give the Pareto front: each point, from the fastest for one to the fastest for all."""
     return Table(
         "Decode of each request against decode of all, tokens/s: the Pareto front, which no other "
@@ -271,16 +273,14 @@ def build_front_table(document: Mapping[str, Any]) -> Table:
     )
 
 
-def _format_load_cost(row: Mapping[str, Any] | None) -> str:
+def _format_load_cost(row: CostByLoad | None) -> str:
     if row is None or row["usd_per_million_output_tokens"]["expected"] is None:
         return "-"
     cost = format_money(row["usd_per_million_output_tokens"]["expected"])
     return f"{cost} wins" if row["cheaper"] == "self-hosting" else cost
 
 
-def _build_lines(
-    document: Mapping[str, Any], points: Callable[[Target], list[Point]]
-) -> list[Line]:
+def _build_lines(document: Check, points: Callable[[Target], list[Point]]) -> list[Line]:
     places = map_places(document)
     found = [
         Line(places[t["name"]], clean(t["name"]), tuple(points(t))) for t in list_shown(document)

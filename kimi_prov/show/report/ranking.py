@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.verdict import count_running
@@ -19,9 +19,11 @@ from kimi_prov.show.text.formats import (
 from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import Check, CheckedLoad, LoadFigure, RankedTarget
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.ranges import Range
 
     Pick = Callable[[Iterable[float]], float]
 
@@ -104,7 +106,7 @@ class Ranking:
 
 
 def build_ranking(
-    document: Mapping[str, Any], dollars: Callable[[float | None], str] = format_money
+    document: Check, dollars: Callable[[float | None], str] = format_money
 ) -> Ranking:
     """Give the table; `dollars` writes money. The best of each column is one that serves."""
     answer, targets = document["answer"], document["targets"]
@@ -132,28 +134,28 @@ def build_ranking(
     )
 
 
-def map_places(document: Mapping[str, Any]) -> dict[str, int]:
+def map_places(document: Check) -> dict[str, int]:
     """Give each target's place in the ranking, by name."""
     rows = document["answer"]["ranking"]
     return {row["target"]: number for number, row in enumerate(rows, 1)}
 
 
-def sort_targets(document: Mapping[str, Any]) -> list[Target]:
+def sort_targets(document: Check) -> list[Target]:
     """Give the targets in the order of the ranking."""
     places = map_places(document)
     return sorted(document["targets"], key=lambda target: places[target["name"]])
 
 
-def get_answer(document: Mapping[str, Any]) -> str:
+def get_answer(document: Check) -> str:
     """Say which machine it is, and why."""
     return format_sentence(document["answer"]["sentence"])
 
 
-def describe_load(load: Mapping[str, Any]) -> str:
+def describe_load(load: CheckedLoad) -> str:
     """Say what load was asked for, and which of its values were assumed."""
     parts = []
     for key, unit in _LOAD:
-        found = load.get(key)
+        found = cast("LoadFigure | None", load.get(key))
         if found and found["value"] is not None:
             parts.append(f"{found['value']:,.12g} {unit}" + (" (assumed)" * bool(found["assumed"])))
     return ", ".join(parts)
@@ -170,7 +172,7 @@ def explain_n(targets: Sequence[Target]) -> str:
     return "N: the requests at once planned for each machine. " * (describe_planned(targets) == "N")
 
 
-def explain_columns(document: Mapping[str, Any]) -> str:
+def explain_columns(document: Check) -> str:
     """Say which columns are of all machines and which of one, where several may be needed."""
     if not document["load"]:
         return ""
@@ -198,7 +200,7 @@ def mark_figures(
 
 
 def _build_columns(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[RankedTarget],
     targets: Sequence[Target],
     dollars: Callable[[float | None], str],
 ) -> list[tuple[str, str, list[Cell]]]:
@@ -206,12 +208,12 @@ def _build_columns(
     serves = [row["serves"] for row in rows]
 
     def column(
-        head: str, kind: str, texts: list[str], values: list[float | None], pick: Pick
+        head: str, kind: str, texts: list[str], values: Sequence[float | None], pick: Pick
     ) -> tuple[str, str, list[Cell]]:
         mine = [value if fits else None for value, fits in zip(values, serves, strict=True)]
         return head, kind, mark_best(texts, mine, pick)
 
-    def costs(head: str, values: list[float | None]) -> tuple[str, str, list[Cell]]:
+    def costs(head: str, values: Sequence[float | None]) -> tuple[str, str, list[Cell]]:
         marks = [RENTED * (row.get("priced_by") == "usual rent") for row in rows]
         texts = [
             (mark if value is not None else "") + dollars(value)
@@ -230,7 +232,7 @@ def _build_columns(
     many = describe_planned(targets)
     heads = ("one alone", f"each of {many}", f"all {many}")
     for key, head in zip(_SPEEDS, heads, strict=True):
-        values = [target["plan"]["throughput"][key]["expected"] for target in targets]
+        values = [_read_speed(target, key) for target in targets]
         texts, values = mark_figures(key, map(format_figure, values), values, targets)
         columns.append(column(head, "speed", texts, values, max))
     if any(row["machines"] is not None for row in rows):
@@ -243,7 +245,11 @@ def _build_columns(
     return columns
 
 
-def _format_machines(row: Mapping[str, Any], together: int) -> str:
+def _read_speed(target: Target, key: str) -> float | None:
+    return cast("Range", target["plan"]["throughput"].get(key))["expected"]
+
+
+def _format_machines(row: RankedTarget, together: int) -> str:
     if row["machines"] is None:
         return "none do"
     low, high = row["machines_low"], row["machines_high"]

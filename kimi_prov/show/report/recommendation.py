@@ -12,7 +12,7 @@ Held by: tests/unit/show/report/test_answer.py.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.cost import HOURS_A_YEAR, round_figure
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.contract.documents.check import Answer, RankedTarget
-    from kimi_prov.contract.documents.ranges import Range
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.ranges import AmountRange, Range
     from kimi_prov.sizing.load import Load
 
 _PACES = ("chat", "slow", "batch", None)
@@ -59,19 +59,20 @@ def _is_enough(entry: RankedTarget, load: Load | None) -> bool:
 
 def _build_entry(target: Target, load: Load | None) -> RankedTarget:
     found, sizing = target["cost"], target["sizing"]
-    machines: Mapping[str, int | None] = sizing["machines"] if sizing else {}
+    machines = sizing["machines"] if sizing else None
+    low, expected, high = (_read_count(machines, name) for name in ("low", "expected", "high"))
     quoted, rent = found["usd_per_hour"], found["usual_rent_usd_per_hour"]
     hour = quoted if quoted is not None else rent
-    many = machines.get("expected") if load else 1
+    many = expected if load else 1
     total = None if hour is None or many is None else hour * many
     years = found["years"]["years"]
     return {
         "target": target["name"],
         "serves": not filter_severity(target, "blocker"),
         "pace": target["pace"],
-        "machines": machines.get("expected"),
-        "machines_low": machines.get("low"),
-        "machines_high": machines.get("high"),
+        "machines": expected,
+        "machines_low": low,
+        "machines_high": high,
         "usd_per_hour": round_figure(total),
         "usd_total": round_figure(total and total * HOURS_A_YEAR * years),
         "years": years,
@@ -80,6 +81,13 @@ def _build_entry(target: Target, load: Load | None) -> RankedTarget:
         "lacks": _list_lacks(target, load),
         "reason": "",
     }
+
+
+def _read_count(
+    machines: AmountRange | None, bound: Literal["low", "expected", "high"]
+) -> int | None:
+    count = machines[bound] if machines else None
+    return None if count is None else int(count)
 
 
 def _estimate_cost(target: Target, hour: float | None) -> Range:
@@ -134,7 +142,8 @@ def _list_exceeded_limits(sizing: Mapping[str, Any], load: Load) -> list[str]:
 
 def _list_missing_tokens(target: Target, load: Load) -> list[str]:
     """Say how many tokens a day the requests in flight give at most, where more were asked for."""
-    if target["sizing"]["bound_by"] != "tokens_per_day" or load.users is None:
+    sizing = target["sizing"]
+    if sizing is None or sizing["bound_by"] != "tokens_per_day" or load.users is None:
         return []
     most = demand.count_tokens_a_day(target["curve"], load, "expected", load.users)
     each = "the one request" if load.users == 1 else f"{load.users:,} requests"

@@ -5,7 +5,7 @@ Of several machines each gets a short block; a check of one alone shows everythi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
@@ -60,9 +60,12 @@ from kimi_prov.show.text.lines import WIDTH, wrap
 from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import Check
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.show.report.memory_bars import Bar
     from kimi_prov.show.report.plots import Table
     from kimi_prov.show.text.formats import Cell
@@ -75,7 +78,7 @@ _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
-def format_check(document: Mapping[str, Any]) -> str:
+def format_check(document: Check) -> str:
     """Give the answer first, then what blocks, then each target, then what was assumed."""
     targets = document["targets"]
     lines = [*wrap(format_title(targets)), "", *wrap(get_answer(document))]
@@ -111,7 +114,7 @@ def _join_lines(lines: Sequence[str]) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
-def _format_ranking(document: Mapping[str, Any]) -> list[str]:
+def _format_ranking(document: Check) -> list[str]:
     """Set the machines in a table, each with what it lacks on the line below."""
     found = build_ranking(document, format_short_money)
     money = [place for place, kind in enumerate(found.kinds) if kind == "money"]
@@ -158,7 +161,7 @@ def _format_cell(cell: Cell) -> str:
     return f"*{text}" if cell.best else text
 
 
-def _format_costs(document: Mapping[str, Any]) -> list[str]:
+def _format_costs(document: Check) -> list[str]:
     both = (plots.build_cost_table(document), plots.build_load_table(document))
     tables = [found for found in both if found.rows]
     lines = _format_heading("Cost")
@@ -186,7 +189,7 @@ def _format_block(number: int, target: Target) -> list[str]:
     """Describe one of several machines shortly."""
     speed = target["plan"]["throughput"]
     first = [
-        format_duration_range(read_span(speed.get(key) or {}))
+        format_duration_range(read_span(cast("Range", speed.get(key) or {})))
         for key in ("single_ttft_s", "ttft_s")
     ]
     many = f"{speed['concurrency']:,}"
@@ -290,7 +293,8 @@ def _format_heading(title: str) -> list[str]:
     return ["", title, "=" * min(len(title), WIDTH)]
 
 
-def _clean_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _clean_row(row: Finding) -> Finding:
+    cleaned = {
         key: clean(value) if isinstance(value, (str, list)) else value for key, value in row.items()
     }
+    return cast("Finding", cleaned)

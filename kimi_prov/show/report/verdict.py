@@ -11,7 +11,7 @@ from kimi_prov.show.text.formats import Span, clean, format_figure, format_sente
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.show.report.findings import Target
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from kimi_prov.contract.documents.check import Check
 
 
-def find_writer(form: str) -> Callable[[Mapping[str, Any]], str]:
+def find_writer(form: str) -> Callable[[Check], str]:
     """Return what writes a check document as text, markdown or html; only that one is imported."""
     if form == "html":
         from kimi_prov.show.report import html  # noqa: PLC0415

@@ -14,6 +14,9 @@ from kimi_prov.show.text.lines import format_entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.activity import EngineNow, GpuNow, NowStatus
+    from kimi_prov.contract.documents.status.machine import WatchdogStatus
+
 
 def format_lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
     """Write what a host's document says of this moment; an earlier version says nothing.
@@ -25,7 +28,7 @@ def format_lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
     return [*told, *format_watchdog(host.get("watchdog"))]
 
 
-def _format_now(found: Mapping[str, Any], *, known: bool) -> list[str]:
+def _format_now(found: NowStatus, *, known: bool) -> list[str]:
     told: list[str] = []
     for engine in found["engines"]:
         told += format_entry(f"now, engine {engine['index']}", _format_engine(engine))
@@ -48,15 +51,15 @@ def _format_now(found: Mapping[str, Any], *, known: bool) -> list[str]:
     return told
 
 
-def _format_engine(engine: Mapping[str, Any]) -> str:
+def _format_engine(engine: EngineNow) -> str:
     at_proxy = engine["requests_at_proxy"]
     asked = f"; {at_proxy} at the proxy" if at_proxy is not None else ""
     if not engine["answers"]:
         return f"tells nothing of itself{asked}"
     speeds = [
-        f"{engine[key]:g} tokens/s {what}"
-        for key, what in (("decode_tok_s", "out"), ("prefill_tok_s", "in"))
-        if engine[key] is not None
+        f"{speed:g} tokens/s {what}"
+        for speed, what in ((engine["decode_tok_s"], "out"), (engine["prefill_tok_s"], "in"))
+        if speed is not None
     ]
     cache = engine["cache_used_share"]
     used = [f"cache {_format_share(cache)} in use"] if cache is not None else []
@@ -64,7 +67,7 @@ def _format_engine(engine: Mapping[str, Any]) -> str:
     return f"{engine['running']} running, {engine['waiting']} waiting, {rest}{asked}"
 
 
-def _format_gpu(gpu: Mapping[str, Any]) -> str:
+def _format_gpu(gpu: GpuNow) -> str:
     parts = [f"{_format_share(gpu['busy_share'])} busy"] if gpu["busy_share"] is not None else []
     if gpu["memory_used_bytes"] is not None and gpu["memory_total_bytes"]:
         parts.append(
@@ -106,7 +109,7 @@ def format_brief(host: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def format_watchdog(found: Mapping[str, Any] | None) -> list[str]:
+def format_watchdog(found: WatchdogStatus | None) -> list[str]:
     """Write whether a hang would be seen, and the last one; nothing for an earlier version."""
     if not found:
         return []

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.show.text.formats import format_utc
 from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.backup import BackedUpHost, Backup, WebUiCounts
+    from kimi_prov.contract.documents.web import WebUiContents
 
 
-def format_backup(document: Mapping[str, Any]) -> str:
+def format_backup(document: Backup) -> str:
     """Write for each host where its archive is, and what it holds."""
     return format_hosts(document, partial(_format_host, "written to", "holds"))
 
 
-def format_restore(document: Mapping[str, Any]) -> str:
+def format_restore(document: Backup) -> str:
     """Write what a host has now, and from where."""
     return format_hosts(document, partial(_format_host, "restored from", "put back"))
 
 
-def _format_host(verb: str, holds: str, host: Mapping[str, Any]) -> list[str]:
+def _format_host(verb: str, holds: str, host: BackedUpHost) -> list[str]:
     if not host["ok"]:
         return []
     how = host["encrypted_with"]
@@ -38,7 +39,7 @@ def _format_host(verb: str, holds: str, host: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _describe_content(host: Mapping[str, Any]) -> str:
+def _describe_content(host: BackedUpHost) -> str:
     keys, certificate, page = host["keys"], host["certificate_sha256"], host["page"]
     parts = [f"API keys {', '.join(keys)}" if keys else "no API key"]
     parts += [f"certificate {certificate[:16]}" if certificate else "no certificate"]
@@ -48,7 +49,7 @@ def _describe_content(host: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def describe_web_ui(found: Mapping[str, Any]) -> str:
+def describe_web_ui(found: WebUiCounts | WebUiContents) -> str:
     """Count what the archive of a web UI holds."""
     uploads = format_file_count(found["uploads"])
     return f"{found['accounts']} accounts, {found['chats']} chats, {uploads}"

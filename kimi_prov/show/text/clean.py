@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.clean import Clean, CleanedHost
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Clean) -> str:
     """Write for each host what goes, how much it frees, and what can still be put back."""
     return format_hosts(document, _format_host, _describe_sum)
 
 
-def _format_host(host: Mapping[str, Any]) -> list[str]:
+def _format_host(host: CleanedHost) -> list[str]:
     lines: list[str] = []
     if host.get("ok"):
         for item in host["items"]:
@@ -26,7 +26,7 @@ def _format_host(host: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _describe_sum(host: Mapping[str, Any]) -> str:
+def _describe_sum(host: CleanedHost) -> str:
     if host.get("detail"):
         return str(host["detail"])
     if not host["items"]:

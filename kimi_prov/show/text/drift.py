@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.drift import Difference, Drift, DriftOfHost
 
 _MAX_ROWS = 20
 _WIDTH = 14
@@ -20,22 +20,23 @@ _PLACES = {
 }
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Drift) -> str:
     """Write the document: for each host what differs, and what would be planned otherwise."""
     return format_hosts(document, _format_host)
 
 
-def _format_host(host: Mapping[str, Any]) -> list[str]:
+def _format_host(host: DriftOfHost) -> list[str]:
     lines = _format_applied(host)
     for row in host["drift"]:
         lines += ["", *_format_difference(row)]
-    for row in host["unseen"]:
-        lines += ["", *format_entry("not seen", f"{row['what']}: {row['why']}", _WIDTH)]
-        lines += format_entry("  fix", row["fix"], _WIDTH) if row.get("fix") else []
+    for part in host["unseen"]:
+        lines += ["", *format_entry("not seen", f"{part['what']}: {part['why']}", _WIDTH)]
+        fix = part.get("fix")
+        lines += format_entry("  fix", fix, _WIDTH) if fix else []
     return [*lines, *_format_plan_changes(host), *format_stand_ins(host, _WIDTH)]
 
 
-def _format_applied(host: Mapping[str, Any]) -> list[str]:
+def _format_applied(host: DriftOfHost) -> list[str]:
     applied = host.get("applied")
     if not applied:
         return []
@@ -48,14 +49,14 @@ def _format_applied(host: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _describe_reading(host: Mapping[str, Any]) -> str:
+def _describe_reading(host: DriftOfHost) -> str:
     if not host["weights_read"]:
         return "not read again (--weights)"
     read = [f"{path} from {_PLACES[place]}" for path, place in host["weights_read_from"].items()]
     return f"every byte was read again{': ' if read else ''}{', '.join(read)}"
 
 
-def _format_difference(row: Mapping[str, Any]) -> list[str]:
+def _format_difference(row: Difference) -> list[str]:
     since = f"{row['since']} ({row['since_from']})" if row["since"] else None
     rows = {
         "  on": row["subject"],
@@ -72,7 +73,7 @@ def _format_difference(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _format_plan_changes(host: Mapping[str, Any]) -> list[str]:
+def _format_plan_changes(host: DriftOfHost) -> list[str]:
     """Tell what `apply` would decide otherwise: no drift, and set apart from it."""
     rows, unknown = host["would_change"], host["would_change_unknown"]
     if rows is None:

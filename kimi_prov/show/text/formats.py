@@ -12,6 +12,8 @@ from kimi_prov.contract.durations import format_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from kimi_prov.contract.documents.ranges import Range
+
 
 UNKNOWN = "unknown"
 
@@ -135,7 +137,7 @@ def describe_uptime(seconds: float | None) -> str:
     return "" if seconds is None else f" for {format_duration(seconds)}"
 
 
-def read_span(values: Mapping[str, float | None]) -> Span:
+def read_span(values: Range | Mapping[str, float | None]) -> Span:
     """Read {low, expected, high}."""
     return Span(values.get("low"), values.get("expected"), values.get("high"))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.verify import CheckResult, VerifiedHost, Verify
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Verify) -> str:
     """Write a suite for each host and a case for each check.
 
     What was not run is `skipped`, neither failed nor passed. Characters that XML does not take are
@@ -25,10 +25,10 @@ def format_text(document: Mapping[str, Any]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
 
 
-def _build_suite(name: str, host: Mapping[str, Any]) -> ElementTree.Element:
+def _build_suite(name: str, host: VerifiedHost) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_clean(name))
     _count(suite, host["checks"])
-    told = {
+    told: dict[str, list[str]] = {
         "endpoint": [host["endpoint"]],
         "suite": [host.get("suite", "basic")],
         "vantage": [f"{host['vantage']}: {host['vantage_reason']}"],
@@ -44,7 +44,7 @@ def _build_suite(name: str, host: Mapping[str, Any]) -> ElementTree.Element:
     return suite
 
 
-def _build_case(host: str, check: Mapping[str, Any]) -> ElementTree.Element:
+def _build_case(host: str, check: CheckResult) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
         classname=_clean(f"kimi-prov.verify.{host}"),
@@ -59,9 +59,9 @@ def _build_case(host: str, check: Mapping[str, Any]) -> ElementTree.Element:
             case, "failure", message=detail, type=_clean(check["name"])
         )
         lines = [
-            f"{word}: {_clean(check[key])}"
-            for key, word in (("expected", "expected"), ("observed", "came"))
-            if check.get(key)
+            f"{word}: {_clean(text)}"
+            for text, word in ((check.get("expected"), "expected"), (check.get("observed"), "came"))
+            if text
         ]
         failure.text = "\n".join([detail, *lines])
     else:
@@ -69,7 +69,7 @@ def _build_case(host: str, check: Mapping[str, Any]) -> ElementTree.Element:
     return case
 
 
-def _count(element: ElementTree.Element, checks: list[Mapping[str, Any]]) -> None:
+def _count(element: ElementTree.Element, checks: list[CheckResult]) -> None:
     statuses = [check["status"] for check in checks]
     seconds = sum(check["seconds"] for check in checks)
     counts = {"tests": len(checks), "failures": statuses.count("fail"), "errors": 0}

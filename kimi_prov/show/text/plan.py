@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text.findings import format_findings
@@ -11,12 +11,19 @@ from kimi_prov.show.text.formats import describe_engine, format_duration_range, 
 from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.engine import EnginePlan, InstancePlan, ParallelPlan
+    from kimi_prov.contract.documents.plan.estimates import MemoryPlan, ThroughputPlan
+    from kimi_prov.contract.documents.plan.group import GroupPlan
+    from kimi_prov.contract.documents.plan.service import ProxyPlan
+    from kimi_prov.contract.documents.plan.software import SkippedTuning, TuningPlan
 
 _LABEL = 14
 
 
-def format_plan(document: Mapping[str, Any]) -> str:
+def format_plan(document: MachinePlan) -> str:
     """Describe one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
@@ -75,7 +82,7 @@ def format_plan(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_instance(instance: Mapping[str, Any]) -> list[str]:
+def _format_instance(instance: InstancePlan) -> list[str]:
     port = "no port" if instance["port"] is None else f"port {instance['port']}"
     return [
         *_format_row(f"instance {instance['index']}", port),
@@ -85,17 +92,17 @@ def _format_instance(instance: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _format_command(instance: Mapping[str, Any]) -> str:
+def _format_command(instance: InstancePlan) -> str:
     return shlex.join([*instance["numactl"], *instance["argv"]])
 
 
-def _describe_engine(engine: Mapping[str, Any]) -> str:
+def _describe_engine(engine: EnginePlan) -> str:
     built = f", torch {engine['torch']}" if engine.get("torch") else ""
     built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
     return describe_engine(engine, built)
 
 
-def _describe_near_nodes(instance: Mapping[str, Any]) -> str | None:
+def _describe_near_nodes(instance: InstancePlan) -> str | None:
     """Say which GPUs work and which NUMA node each is near."""
     gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
     if not gpus:
@@ -106,7 +113,7 @@ def _describe_near_nodes(instance: Mapping[str, Any]) -> str | None:
     return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
 
 
-def _describe_group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _describe_group(group: GroupPlan | None) -> list[tuple[str, str]]:
     """Name the hosts that serve the model together, and which of them this one is."""
     if group is None:
         return []
@@ -121,7 +128,7 @@ def _describe_group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _describe_port(proxy: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _describe_port(proxy: ProxyPlan) -> list[tuple[str, str]]:
     """Say at which port who may ask; nobody where no engine is asked."""
     if not proxy["backends"]:
         return [("port", "none: the group is reached at its head")]
@@ -138,7 +145,7 @@ def _format_row(label: str, value: str | None) -> list[str]:
     return wrap(value, label.ljust(_LABEL), " " * _LABEL)
 
 
-def _describe_memory(memory: Mapping[str, Any]) -> str:
+def _describe_memory(memory: MemoryPlan) -> str:
     host = (
         f"{format_bytes(memory['host_ram_required_bytes'])} needed of "
         f"{format_bytes(memory['host_ram_available_bytes'])}"
@@ -151,7 +158,7 @@ def _describe_memory(memory: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_parallel(found: Mapping[str, Any], instances: int) -> str | None:
+def _describe_parallel(found: ParallelPlan, instances: int) -> str | None:
     """Name the ways in which the model is shared out, where there is more than one part."""
     ways = [
         f"{name.replace('_', ' ')} {found[name]}"
@@ -163,7 +170,7 @@ def _describe_parallel(found: Mapping[str, Any], instances: int) -> str | None:
     return ", ".join(ways) or None
 
 
-def _describe_speed(found: Mapping[str, Any]) -> str:
+def _describe_speed(found: ThroughputPlan) -> str:
     one = read_span(found["decode_tok_s"])
     if one.expected is None:
         return str(found["basis"])
@@ -175,7 +182,7 @@ def _describe_speed(found: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
+def _describe_skipped(rows: Iterable[SkippedTuning]) -> list[str]:
     """Name what was left alone, together where the reason is the same."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -183,7 +190,7 @@ def _describe_skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
     return [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
-def _describe_tuning(tuning: Mapping[str, Any]) -> str:
+def _describe_tuning(tuning: TuningPlan) -> str:
     parts = [f"{name}={value}" for name, value in sorted(tuning["sysctl"].items())]
     parts += [f"{name} {tuning[name]}" for name in ("thp", "governor") if tuning[name]]
     return ", ".join(parts) or "nothing that may be changed here"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes, format_file_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.seed import Seed, StorageCost
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Seed) -> str:
     """Say what was done, and what to write into an inventory."""
     if not document["complete"]:
         return f"{document['bucket']}: {format_bytes(document['missing_bytes'])} would be copied"
@@ -25,7 +25,7 @@ def format_text(document: Mapping[str, Any]) -> str:
     )
 
 
-def describe_storage_cost(cost: Mapping[str, Any] | None) -> str:
+def describe_storage_cost(cost: StorageCost | None) -> str:
     """Say what storing costs, and what is not in it."""
     if cost is None:
         return "storing it: no price is known of this provider"

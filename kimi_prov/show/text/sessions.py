@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.sessions import PaidSession, Sessions
 
 _HEADS = ("since", "machine", "model", "hours", "cost", "starts", "answers", "idling", "ended")
 _RIGHT = [_HEADS.index(head) for head in ("hours", "cost", "starts", "answers", "idling")]
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Sessions) -> str:
     """Write a session a line, and the sum below."""
     rows = document["sessions"]
     if not rows:
@@ -25,8 +25,10 @@ def format_text(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{many}, ${document['usd']:.2f}"]) + "\n"
 
 
-def _format_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    money = (f"${row[name]:.2f}" for name in ("usd", "starting_usd", "serving_usd", "idle_usd"))
+def _format_cells(row: PaidSession) -> tuple[str, ...]:
+    costs = (row["usd"], row["starting_usd"], row["serving_usd"], row["idle_usd"])
+    money = (f"${usd:.2f}" for usd in costs)
     # Of one that was taken without a notice nobody knows more.
     ended = row["end"] or f"not told; last seen {row['until']}"
-    return row["since"], row["machine"], row["model"], f"{row['hours']:g}", *money, ended
+    about = (row["since"], row["machine"] or "", row["model"] or "", f"{row['hours']:g}")
+    return *about, *money, ended

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.cancel import Cancel
+    from kimi_prov.contract.documents.jobs import Job, Jobs
+    from kimi_prov.contract.documents.submit import Submit, SubmittedJob
 
 _ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"
 
 
-def format_jobs(document: Mapping[str, Any]) -> str:
+def format_jobs(document: Jobs) -> str:
     """Write the folder's jobs: one a line, and below a server where it answers."""
     if not document["jobs"]:
         return f"{clean_text.clean_line(document['folder'])}: no jobs"
@@ -24,7 +26,7 @@ def format_jobs(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _format_job(row: Mapping[str, Any]) -> list[str]:
+def _format_job(row: Job) -> list[str]:
     found = row["endpoint"]
     left = format_duration(row["left_s"]) if row["left_s"] is not None else "-"
     name = row["name"] or clean_text.clean_line(row["job_name"]) or "-"
@@ -45,27 +47,27 @@ def _format_job(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def has_lost_server(document: Mapping[str, Any]) -> bool:
+def has_lost_server(document: Jobs) -> bool:
     """Whether the newest server that is known has failed or was lost."""
     servers = [row for row in document["jobs"] if row["name"] == "serve"]
     return bool(servers) and _has_failed(servers[0])
 
 
-def _has_failed(row: Mapping[str, Any]) -> bool:
+def _has_failed(row: Job) -> bool:
     found = row["endpoint"]
-    return bool(found) and found["state"] in ("failed", "lost")
+    return found is not None and found["state"] in ("failed", "lost")
 
 
 def _wrap(text: str) -> list[str]:
     return wrap(clean_text.clean_line(text), "  ", "    ")
 
 
-def format_submitted(document: Mapping[str, Any]) -> str:
+def format_submitted(document: Submit) -> str:
     """Write what became of each job."""
     return "\n".join(f"{row['name']:<12} {_describe_outcome(row)}" for row in document["jobs"])
 
 
-def _describe_outcome(row: Mapping[str, Any]) -> str:
+def _describe_outcome(row: SubmittedJob) -> str:
     if row["outcome"] == "complete":
         return "is complete already"
     if row["outcome"] == "queued":
@@ -74,7 +76,7 @@ def _describe_outcome(row: Mapping[str, Any]) -> str:
     return f"job {row['id']}{after}"
 
 
-def format_cancelled(document: Mapping[str, Any]) -> str:
+def format_cancelled(document: Cancel) -> str:
     """Write what became of each job."""
     if not document["jobs"]:
         return f"{clean_text.clean_line(document['folder'])}: no job waits or runs"

@@ -15,6 +15,23 @@ from kimi_prov.show.text.update import format_pending
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.gateway import GatewayStatus
+    from kimi_prov.contract.documents.status.host import (
+        AppliedStatus,
+        CertificateStatus,
+        DriftStatus,
+    )
+    from kimi_prov.contract.documents.status.lifecycle import (
+        IdleStatus,
+        KeptSessions,
+        PaidStatus,
+        RestedStatus,
+        RestStatus,
+        StartEstimate,
+    )
+    from kimi_prov.contract.documents.status.machine import GroupStatus, PortStatus, VersionsStatus
+    from kimi_prov.contract.documents.status.monitor import MetricsStatus, MonitorStatus
+
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the status document: for each host what runs, from what, and how full it is."""
@@ -73,7 +90,7 @@ def _format_served(host: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _format_applied(found: Mapping[str, Any] | None) -> list[str]:
+def _format_applied(found: AppliedStatus | None) -> list[str]:
     """Tell which entry of the history is in place; an earlier version has none."""
     if not found:
         return []
@@ -89,7 +106,7 @@ def _format_applied(found: Mapping[str, Any] | None) -> list[str]:
     return lines
 
 
-def _format_lifecycle(found: Mapping[str, Any] | None) -> list[str]:
+def _format_lifecycle(found: RestStatus | None) -> list[str]:
     """Tell what the last start took, and what the next one will; an earlier version does not."""
     if not found:
         return []
@@ -118,7 +135,7 @@ def _format_lifecycle(found: Mapping[str, Any] | None) -> list[str]:
     return lines
 
 
-def _format_idle(found: Mapping[str, Any] | None) -> list[str]:
+def _format_idle(found: IdleStatus | None) -> list[str]:
     """Announce when the machine will rest."""
     if not found:
         return []
@@ -134,7 +151,7 @@ def _format_idle(found: Mapping[str, Any] | None) -> list[str]:
     return format_entry("rests", told + failed)
 
 
-def _format_cost(found: Mapping[str, Any] | None) -> list[str]:
+def _format_cost(found: PaidStatus | None) -> list[str]:
     """Tell what this session has cost, against its budget, and what those before it did."""
     if not found:
         return []
@@ -161,7 +178,7 @@ def _format_cost(found: Mapping[str, Any] | None) -> list[str]:
     return lines + _format_session_history(found.get("kept"))
 
 
-def _format_session_history(found: Mapping[str, Any] | None) -> list[str]:
+def _format_session_history(found: KeptSessions | None) -> list[str]:
     """Tell where the history of sessions is, and whether it outlives the machine."""
     if not found:
         return []
@@ -175,7 +192,7 @@ def _format_session_history(found: Mapping[str, Any] | None) -> list[str]:
     return format_entry("history", f"{told} in {found['in']}: kimi-prov sessions {found['in']}")
 
 
-def _format_savings(found: Mapping[str, Any]) -> list[str]:
+def _format_savings(found: RestedStatus) -> list[str]:
     """Tell how long it has rested in all, and the most that it saved."""
     if not found["times"]:
         return []
@@ -185,13 +202,13 @@ def _format_savings(found: Mapping[str, Any]) -> list[str]:
     return format_entry("rested", f"{times}, {found['hours']:g} h{saved}")
 
 
-def _describe_start(found: Mapping[str, Any]) -> str:
+def _describe_start(found: StartEstimate) -> str:
     if found["seconds"] is None:
         return str(found["basis"])
     return f"takes about {format_duration(found['seconds'])}: {found['basis']}"
 
 
-def _format_group(group: Mapping[str, Any] | None) -> list[str]:
+def _format_group(group: GroupStatus | None) -> list[str]:
     """Tell who serves the model together; an earlier version says nothing of it."""
     if not group:
         return []
@@ -205,7 +222,7 @@ def _format_group(group: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _format_port(versions: Mapping[str, Any], port: Mapping[str, Any]) -> list[str]:
+def _format_port(versions: VersionsStatus, port: PortStatus) -> list[str]:
     guard = "guarded" if port["guarded"] else "NOT GUARDED by nftables"
     networks = ", ".join(port["allowed_networks"]) or "the machine itself alone"
     waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
@@ -244,7 +261,7 @@ def _format_web_ui(host: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _format_certificate(found: Mapping[str, Any] | None) -> list[str]:
+def _format_certificate(found: CertificateStatus | None) -> list[str]:
     """Tell of the certificate; a machine that an earlier version provisioned says nothing."""
     if not found:
         return []
@@ -253,7 +270,7 @@ def _format_certificate(found: Mapping[str, Any] | None) -> list[str]:
     if found["state"] != "ok":
         lines += [
             *format_entry("", f"{found['state'].upper()}"),
-            *format_entry("fix", found["fix"]),
+            *format_entry("fix", found["fix"] or ""),
         ]
     return lines
 
@@ -333,7 +350,7 @@ def _format_updates(host: Mapping[str, Any]) -> list[str]:
     return lines + format_pending(found)
 
 
-def _format_metrics(found: Mapping[str, Any] | None) -> list[str]:
+def _format_metrics(found: MetricsStatus | None) -> list[str]:
     """Tell where metrics are read, and how the machine watches itself; else nothing."""
     if not found:
         return []
@@ -344,7 +361,7 @@ def _format_metrics(found: Mapping[str, Any] | None) -> list[str]:
     return lines + _format_monitor(found["monitor"])
 
 
-def _format_monitor(found: Mapping[str, Any] | None) -> list[str]:
+def _format_monitor(found: MonitorStatus | None) -> list[str]:
     """Tell what a host that watches sees, and what it takes of the disk."""
     if not found:
         return []
@@ -361,16 +378,16 @@ def _format_monitor(found: Mapping[str, Any] | None) -> list[str]:
         instance = f" {row['engine']}" if row["engine"] else ""
         lines += format_entry("  down", f"{row['host']}: {row['job']}{instance}")
     lines += format_entry("  alerts", f"{found['alerts_firing'] or 'none'} firing")
-    for row in found["alerts"]:
+    for alert in found["alerts"]:
         lines += format_entry(
-            f"  {row['severity']}", f"{row['summary']} ({row['name']}, {row['since']})"
+            f"  {alert['severity']}", f"{alert['summary']} ({alert['name']}, {alert['since']})"
         )
     limit = found["series_limit_bytes"]
     most = f" of at most {format_bytes(limit)}" if limit else ""
     return lines + format_entry("  series", f"{format_bytes(found['series_bytes'])}{most}")
 
 
-def _format_gateway(found: Mapping[str, Any]) -> list[str]:
+def _format_gateway(found: GatewayStatus) -> list[str]:
     """Tell to which hosts a gateway sends, and at which address it answers."""
     who = ", ".join(found["allowed_networks"]) or "this machine alone"
     state = "open" if found["listening"] else "not open"
@@ -388,7 +405,7 @@ def _format_gateway(found: Mapping[str, Any]) -> list[str]:
     return lines + format_entry("up for", describe_duration(found["uptime_seconds"]))
 
 
-def _format_drift(found: Mapping[str, Any] | None) -> list[str]:
+def _format_drift(found: DriftStatus | None) -> list[str]:
     """Tell what the timer found last; without one, and in an earlier version, nothing."""
     if not found:
         return []

@@ -9,13 +9,15 @@ from kimi_prov.show.text.lines import format_entry, format_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.update import Update, UpdatedHost
 
-def format_text(document: Mapping[str, Any]) -> str:
+
+def format_text(document: Update) -> str:
     """Write for each host what was installed, what was left, and what it took."""
     return format_hosts(document, _format_host)
 
 
-def _format_host(host: Mapping[str, Any]) -> list[str]:
+def _format_host(host: UpdatedHost) -> list[str]:
     lines: list[str] = []
     if not host["ok"]:
         return lines
@@ -24,9 +26,9 @@ def _format_host(host: Mapping[str, Any]) -> list[str]:
         lines += format_entry(row["kind"], f"{row['name']} {before}{row['to']}")
     if host["driver"]:
         lines += format_entry("driver", host["driver"])
-    for row in host["left"]:
+    for left in host["left"]:
         lines += format_entry(
-            "left", f"{row['name']} {row['candidate']} ({row['kind']}): {row['why']}"
+            "left", f"{left['name']} {left['candidate']} ({left['kind']}): {left['why']}"
         )
     if host["restarted"]:
         cut = host["requests_cut"]

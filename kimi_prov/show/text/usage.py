@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv as writer
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.usage import Usage
 
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 _HEADS = {"prompt_tokens": "tokens in", "completion_tokens": "tokens out"}
 
 
-def format_text(document: Mapping[str, Any]) -> str:
+def format_text(document: Usage) -> str:
     """Write the rows under each other, and what was not counted below."""
     heads, rows = _build_table(document)
     cells = [[_HEADS.get(head, head) for head in heads], *rows]
@@ -28,7 +28,7 @@ def format_text(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_csv(document: Mapping[str, Any]) -> str:
+def format_csv(document: Usage) -> str:
     """Write the rows as CSV, with a line of names first."""
     heads, rows = _build_table(document)
     out = io.StringIO()
@@ -36,14 +36,15 @@ def format_csv(document: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def _build_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _build_table(document: Usage) -> tuple[list[str], list[list[str]]]:
     first = [] if document["by"] == "key" else [document["by"]]
     heads = [*first, "key", *_NUMBERS, "refused"]
     rows = [
         [
-            *(clean_text.clean_row(str(row[name])) for name in heads[:-1]),
+            *(clean_text.clean_row(str(values[name])) for name in heads[:-1]),
             str(sum(row["refused"].values())),
         ]
         for row in document["rows"]
+        for values in [dict(row)]
     ]
     return heads, rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.show.text.backup import describe_web_ui
@@ -11,20 +11,20 @@ from kimi_prov.show.text.formats import format_utc
 from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.web import WebUi, WebUiOfHost
 
 
-def format_backup(document: Mapping[str, Any]) -> str:
+def format_backup(document: WebUi) -> str:
     """Write for each host where its archive is, and what it holds."""
     return format_hosts(document, partial(_format_host, "written to"))
 
 
-def format_restore(document: Mapping[str, Any]) -> str:
+def format_restore(document: WebUi) -> str:
     """Write what a host's page has now, and from where."""
     return format_hosts(document, partial(_format_host, "restored from"))
 
 
-def _format_host(verb: str, host: Mapping[str, Any]) -> list[str]:
+def _format_host(verb: str, host: WebUiOfHost) -> list[str]:
     if not host["ok"]:
         return []
     made = f"{format_utc(host['made_unix'])}, by version {host['version']} of the page"
