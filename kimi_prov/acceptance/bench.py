@@ -1,4 +1,4 @@
-"""What a bench found, beside what was predicted: whether it is normal, and where to look if not."""
+"""Compares a bench with the prediction: whether it is normal, and where to look if not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of `bench` that come back from a file: read; refused where they are no measurement."""
+"""Reads results of `bench` from a file, and refuses those that are no measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `drift` tells of a host, in the registry's words, and what would be planned today."""
+"""The findings of `drift` about a host, and what would be planned today."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a served model must pass, put together from where it can be seen.
+"""The acceptance checks of a served model, as one document of a host.
 
-The checks through the port are `kimi_prov.on_host.endpoint.checks`; here are the judgements over
-what the machine reports about itself and over what other hosts tried, and the whole document of
-a host.
+The checks through the port are `kimi_prov.on_host.endpoint.checks`. This module judges what the
+machine reports about itself and what other hosts tried.
 
 Decides: what `verify` checks.
 Applied by: playbooks/verify.yml.

@@ -1,4 +1,4 @@
-"""Reads the page's first administrator from a file of the control machine."""
+"""Reads the web UI's first administrator from a file of the control machine."""
 
 from __future__ import annotations
 

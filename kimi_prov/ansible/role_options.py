@@ -1,8 +1,8 @@
 """The options of the roles, as their argument specifications declare them.
 
-Ansible would check each role's in a task of its own, and knows nothing of a name that no role has.
-Checked together before anything changes, an option that is wrong is told before the first role has
-run, and costs no task.
+Ansible checks the options of each role in a task of its own, and ignores a name that no role has.
+Here all options are checked together before anything changes, so a wrong option is reported before
+the first role runs, and the check costs no task.
 """
 
 from __future__ import annotations

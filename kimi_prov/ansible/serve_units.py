@@ -1,6 +1,7 @@
-"""The units of the model server: role serve's templates filled in, and what a change of them means.
+"""Renders the units of the model server, and says what a change of them means.
 
-Filled in here and not by a task, so that `plan` can tell beforehand which engine restarts, and why.
+The templates of role serve are rendered here and not by a task, so that `plan` can say beforehand
+which engine restarts, and why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an apply changes what a machine serves, and who applies it: for its history.
+"""Decides whether an apply changes what a machine serves, and records who applies it.
 
 Decides: when a machine goes back to what served before (whether an apply switches at all).
 """

@@ -1,4 +1,4 @@
-"""What an answer of `follow` means for someone who waits for a unit to finish its work."""
+"""Whether a unit has finished its work, failed or goes on, by an answer of `follow`."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class Model(Row):
     """A model that can be asked for. `other_bytes`: tokenizer and other small files.
 
     `formats` names what the model is published in, its own first. `cross_check`: here to hold the
-    arithmetic against other observations, not to be provisioned. `trained_on`: a made model that
-    was trained on the questions it is asked, which its answers say nothing beyond.
+    arithmetic against other observations, not to be provisioned. `trained_on`: a synthetic model
+    that was trained on the questions it is asked; its answers prove nothing else.
     """
 
     name: PathName

@@ -1,4 +1,4 @@
-"""Interpreters that are brought to a machine whose distribution has none that a lock fits."""
+"""Bundled interpreters, for machines whose distribution has none that a lock fits."""
 
 from __future__ import annotations
 

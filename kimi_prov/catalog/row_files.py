@@ -1,6 +1,6 @@
 """Reads the catalogue's files, lays a site's rows over ours, and refuses what is not whole.
 
-Files are parsed once, fast; only a fault makes a second pass that finds its line.
+Files are parsed once, fast. Only a fault makes a second pass, which finds its line.
 """
 
 from __future__ import annotations

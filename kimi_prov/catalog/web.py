@@ -1,4 +1,4 @@
-"""Pages to talk to the model, each an environment of its own. Units stand in the names."""
+"""Versions of the web UI, each an environment of its own. Units stand in the names."""
 
 from __future__ import annotations
 

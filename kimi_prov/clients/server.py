@@ -1,4 +1,4 @@
-"""What a client has to know of one served model, whatever way leads to it.
+"""What a client needs to know of one served model, however it is reached.
 
 Decides: what `connect` says to clients, and its snippets.
 Applied by: playbooks/connect.yml.

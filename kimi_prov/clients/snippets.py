@@ -1,8 +1,8 @@
 """Snippets that ask a served model: each a text for a shell that works as it is pasted.
 
 A snippet begins with variables: where the model is, and where its key is read from. The key itself
-is in none. What trusts the server's certificate does so for its own command alone, so that nothing
-else in the shell loses its authorities.
+is in none. A snippet trusts the server's certificate for its own command alone, so that other
+commands of the shell keep their authorities.
 
 Decides: what `connect` says to clients, and its snippets (the snippets, with their templates).
 """

@@ -1,4 +1,4 @@
-"""`kimi-prov contribute`: rows of the catalogue's speeds from a bench, without a word of whose."""
+"""`kimi-prov contribute`: rows of the catalogue's speeds from a bench, without its owner."""
 
 from __future__ import annotations
 

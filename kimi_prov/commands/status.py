@@ -69,7 +69,7 @@ def status(  # noqa: PLR0913  (one for each option)
     what was stopped on purpose exits 0.
 
     With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
-    seconds: as one picture on a terminal, as a line for each look elsewhere.
+    seconds: as one screen on a terminal, as a line each time elsewhere.
 
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
@@ -110,7 +110,7 @@ def _watch(
     rendered.is_kubernetes(path, "status --watch", target, {"watch": True})
     if output.format != "text" or output.file is not None:
         raise UserError(
-            "--watch is a picture that changes: it is neither JSON nor a file",
+            "--watch is a screen that changes: it is neither JSON nor a file",
             fix="run  kimi-prov status --format json  again and again, or take the metrics",
         )
     inventory, request = playbook_run.prepare(

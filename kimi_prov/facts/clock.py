@@ -1,4 +1,4 @@
-"""How far a machine's clock is from that of the control machine."""
+"""How far a machine's clock differs from that of the control machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that no driver serves yet, named by the bus: a plan for them is a plan for GPUs."""
+"""Names GPUs that have no driver yet by their PCI ids, so that they can be planned for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine's facts as the planner sees them: typed, and with what moves by itself taken out."""
+"""A machine's facts as the planner sees them: typed, and without what changes by itself."""
 
 from __future__ import annotations
 

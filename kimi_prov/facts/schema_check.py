@@ -1,4 +1,4 @@
-"""Holds a document against the part of JSON Schema that our own schemas use.
+"""Checks a document against the part of JSON Schema that our own schemas use.
 
 The library that knows all of it takes longer to import than a check of a spec sheet may; a test
 holds the two against each other.

@@ -1,4 +1,4 @@
-"""Ways in which people write a spec sheet, brought into the one form that its schema describes.
+"""Rewrites the ways in which people write a spec sheet into the form that its schema describes.
 
 "2x Xeon Platinum 8480+" where a mapping is wanted, "120,000" where a number is, terabytes, a price
 in another currency, no `schema`: whatever has one meaning is taken. What has two is refused with

@@ -1,4 +1,4 @@
-"""Facts of machines that nobody recorded, made from those that somebody did, and labelled so."""
+"""Synthetic facts of machines, made from recorded ones and labelled as synthetic."""
 
 from __future__ import annotations
 

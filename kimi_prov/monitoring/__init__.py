@@ -1,4 +1,4 @@
-"""Pictures and alerts: what is drawn of the metrics, and what is told by itself.
+"""Dashboards and alerts on the metrics of machines.
 
 `series`, `panels` and `alerts.yaml` decide; `make docs` makes from them what Prometheus, Grafana
 and people read (`generated.make_files`). Whoever installs a monitor takes the folders below this

@@ -214,7 +214,7 @@ def make_legend(line: Line, panel: Panel, by: str) -> str:
     engine = "<by>" in line.expression and "engine" in by and not panel.of_host
     labels = ["host", *(["engine"] if engine else [])]
     words = [f"{{{{{name}}}}}" for name in labels]
-    # In the picture of many hosts their GPUs are one.
+    # In a panel of many hosts the GPUs of each are one line.
     kept = [name for name in line.labels if name != "gpu" or "engine" in by]
     own = [word for word in (line.name, *(f"{{{{{name}}}}}" for name in kept)) if word]
     return " ".join([*words, *own])

@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A picture: its title, its unit, its lines; `maximum` where the scale has an end.
+    """A panel: its title, its unit, its lines; `maximum` where the scale has an end.
 
     Units: `requests`, `tokens/s`, `seconds`, `ratio` (0 to 1), `per second`, `per minute`,
     `watts`, `celsius`,

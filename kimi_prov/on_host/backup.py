@@ -244,7 +244,7 @@ class Contents:
     made_unix: int
     hostname: str
     keys: dict[str, str] = field(default_factory=dict)
-    book: metadata.KeyMetadata = field(default_factory=dict)
+    key_metadata: metadata.KeyMetadata = field(default_factory=dict)
     usage: tuple[dict[str, Any], ...] = ()
     operator: str = ""
     pem: str = ""
@@ -270,7 +270,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     found = publish.parse_map("\n".join(lines))
     if len(found) != len(lines):
         raise HostError(f"its {KEYS} has lines without the hash of a key", archives.BAD)
-    book = _parse_key_metadata(small.get(KEY_METADATA))
+    key_metadata = _parse_key_metadata(small.get(KEY_METADATA))
     usage = _read_usage(folder / USAGE) if USAGE in names else ()
     operator = small.get(OPERATOR, "").strip()
     if OPERATOR in small and not _KEY.fullmatch(operator):
@@ -281,7 +281,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     order = _read_order(folder / ORDER)
     history = tuple(_read_entry(folder, name) for name in sorted(names) if _ENTRY.fullmatch(name))
     return Contents(
-        folder, names, made, hostname, found, book, usage, operator, pem, order, history
+        folder, names, made, hostname, found, key_metadata, usage, operator, pem, order, history
     )
 
 
@@ -446,7 +446,7 @@ def _restore_keys(paths: Paths, contents: Contents) -> None:
         else:
             remove(str(paths.operator_new))
     # An added key needs its hash in the metadata: else the next apply would remove it.
-    known = {name: entry for name, entry in contents.book.items() if name not in now}
+    known = {name: entry for name, entry in contents.key_metadata.items() if name not in now}
     publish.publish(paths, wanted, {**known, **metadata.read(paths)})
 
 

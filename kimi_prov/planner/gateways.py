@@ -122,7 +122,7 @@ def limit_to_gateways(settings: Settings, rows: Sequence[GatewayAddress]) -> Set
 
 
 def check_web_ui(settings: Settings, rows: Sequence[GatewayAddress]) -> list[Finding]:
-    """Find that the page which a host behind gateways wishes for is the first one's."""
+    """Find that the web UI of a host behind gateways runs on the first gateway."""
     if not rows or not settings.web_ui:
         return []
     return [

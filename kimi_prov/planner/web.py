@@ -1,4 +1,4 @@
-"""The page to talk to the model: its version, ports, environment and variables.
+"""The web UI: its version, ports, environment and variables.
 
 Decides: the web UI: its ports and variables.
 Applied by: roles/web_ui, roles/proxy, roles/firewall.

@@ -1,4 +1,4 @@
-"""What a run came to: failures, findings, documents, plans, times, and the exit code."""
+"""The outcome of a run: failures, findings, documents, plans, times, and the exit code."""
 
 from __future__ import annotations
 

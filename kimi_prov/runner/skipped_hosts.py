@@ -1,4 +1,4 @@
-"""What is said of machines whose turn does not come, for one before them failed or was lost."""
+"""What is reported of machines that are skipped, because one before them failed or was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard output and standard error as they are found: closed, full, or in an encoding of old."""
+"""Copes with standard output and standard error that are closed, full, or not in UTF-8."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> Sizing:
     if machines is not None and most is not None:
         bound = _find_bound(curve, load, machines, most)
     elif serves and curve:
-        # What no number of machines mends is what one request alone gets.
+        # More machines do not change what one request alone gets.
         bound = next(iter(_list_exceeded_limits(curve[0], load, "expected")), "tokens_per_day")
     row = curves.find_row(curve, share or 1) if serves else None
     return {

@@ -95,13 +95,13 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # How often a variable or parameter has such a name: lower it with each that gets a better one.
 VARIABLES = {
-    "found": 599,
+    "found": 598,
     "told": 157,
-    "place": 110,
+    "place": 109,
     "number": 126,
-    "wanted": 88,
+    "wanted": 87,
     "given": 60,
-    "why": 64,
+    "why": 63,
     "asked": 52,
     "whole": 30,
 }
@@ -118,14 +118,14 @@ TEXTS = (
 )
 PHRASES = {
     r"- name: (Have|Note|Let) ": 0,
-    r"\b[Ww]ish(es)?\b": 29,
-    r"\b[Mm]ends?\b": 24,
-    r"\b[Hh]arms?\b": 2,
-    r"\b[Ss]tamps?\b": 63,
-    r"\bmade model": 1,
-    r"\b[Dd]oors?\b": 69,
-    r"\bbook\b": 47,
-    r"\bpictures?\b": 44,
+    r"\b[Ww]ish(es)?\b": 0,
+    r"\b[Mm]ends?\b": 4,
+    r"\b[Hh]arms?\b": 1,
+    r"\b[Ss]tamps?\b": 36,
+    r"\bmade model": 0,
+    r"\b[Dd]oors?\b": 7,
+    r"\bbook\b": 8,
+    r"\bpictures?\b": 17,
 }
 
 

@@ -44,7 +44,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1")
 class ClientOptions:
     """What the user gave: authority, key, port of this computer; and what messages advise.
 
-    `key_hint`: where to get a key. `mends`: what mends a certificate that cannot be used, and
+    `key_hint`: where to get a key. `fix`: what repairs a certificate that cannot be used, and
     `takes_ca` whether an authority may be given for it.
     """
 
@@ -53,7 +53,7 @@ class ClientOptions:
     key_file: Path | None = None
     port: int | None = None
     key_hint: str | None = None
-    mends: str = "kimi-prov apply"
+    fix: str = "kimi-prov apply"
     takes_ca: bool = True
 
 
@@ -123,7 +123,7 @@ def describe_host(
     if about is None:
         raise UserError(
             f"{host}: its certificate cannot be read",
-            fix=given.mends,
+            fix=given.fix,
             exit_code=ExitCode.FAILED,
         )
     address = tunnel.ADDRESS if forwarded else found["address"]
@@ -236,7 +236,7 @@ def _write_trusted(
             f"{host}: clients refuse its certificate as {called}: {why}",
             fix="give the certificate of the authority that signed it: --ca FILE"
             if given.takes_ca
-            else given.mends,
+            else given.fix,
             exit_code=ExitCode.FAILED,
         )
     return None

@@ -1,4 +1,4 @@
-"""Whether clients trust a server's certificate: whose word they need, and for which name.
+"""Whether clients trust a server's certificate: by which authority, and for which name.
 
 Decides: what `connect` says to clients, and its snippets (the certificate).
 """

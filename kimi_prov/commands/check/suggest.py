@@ -123,7 +123,7 @@ def _count_machines(
         return None, "its speed is not estimated"
     if load is None:
         return 1, ""
-    # One request alone tells at once what no number of machines mends.
+    # One request alone tells at once what more machines do not change.
     sized = demand.size_load(
         [curve.read_single_request(plan["throughput"])], load, serves=_is_context_enough(plan, load)
     )

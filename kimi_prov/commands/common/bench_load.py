@@ -1,4 +1,4 @@
-"""The load of a bench: options over a profile or a load file, and the file that it travels in.
+"""The load of a bench: options over a profile or a load file, and the file sent to machines.
 
 Decides: what load a bench puts on a machine, and what it refuses (options and profiles).
 """

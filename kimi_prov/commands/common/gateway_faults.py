@@ -1,4 +1,4 @@
-"""Faults of gateways that none of them sees alone."""
+"""Faults of gateways that show only when the gateways are compared."""
 
 from __future__ import annotations
 

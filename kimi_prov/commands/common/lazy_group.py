@@ -1,4 +1,4 @@
-"""A group whose commands are imported when they run: a list of them is shown without any."""
+"""A group whose commands are imported when they run: listing them imports none."""
 
 from __future__ import annotations
 

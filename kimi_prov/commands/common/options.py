@@ -1,6 +1,6 @@
 """Options that several commands have, and what they become for the function that runs.
 
-Their defaults and types alone are needed here; what a command makes of them is imported at its run.
+Only defaults and types are needed here; the code behind a command is imported when it runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a PATH of a command is: a folder that a render made, by its kind, or an inventory."""
+"""Tells whether a PATH is a rendered folder, and of which kind, or an inventory."""
 
 from __future__ import annotations
 

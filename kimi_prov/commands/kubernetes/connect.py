@@ -159,8 +159,8 @@ class Session:
 
     def served(self, way: Way, files: Path | None, key_file: Path | None = None) -> Served:
         """Return the model as its clients see it. Raises UserError."""
-        mends = "make the certificate's secret again"
-        given = served_model.ClientOptions(ca=self.ca, key_file=key_file, mends=mends)
+        fix = "make the certificate's secret again"
+        given = served_model.ClientOptions(ca=self.ca, key_file=key_file, fix=fix)
         hint = (
             f"kimi-prov status {clean_text.quote_word(self.folder.path)}  tells whether it serves"
         )

@@ -111,7 +111,7 @@ class Opened:
             login=self.login,
             forwarded=self.login is not None,
         )
-        given = replace(given, mends=_ANEW, takes_ca=False)
+        given = replace(given, fix=_ANEW, takes_ca=False)
         about = served_model.describe_folder(there, self.endpoint, files, given)
         # Of the folder on the cluster, which may be another than that here.
         server = replace(about.server, model=clean_text.clean_line(self.found["model"]))

@@ -47,7 +47,7 @@ class Exam:
 
     subject: Subject
     promise: Expectations
-    door: MachineTarget
+    target: MachineTarget
 
     def asker(self, seconds: float) -> Asker:
         """Return the client for one check, with its own time limit."""
@@ -138,7 +138,9 @@ CHECKS: tuple[Check, ...] = (
         meant=False,
         answers=2,
     ),
-    Check("instant", lambda exam, asker: output_forms.check_instant(asker, exam.door), alone=True),
+    Check(
+        "instant", lambda exam, asker: output_forms.check_instant(asker, exam.target), alone=True
+    ),
     Check(
         "parallel-requests",
         lambda _, asker: output_forms.check_mixing(asker),
@@ -146,24 +148,27 @@ CHECKS: tuple[Check, ...] = (
         answers=len(output_forms.MARKERS),
     ),
     Check(
-        "code", lambda exam, asker: programs.check_programs(asker, exam.door), alone=True, answers=3
+        "code",
+        lambda exam, asker: programs.check_programs(asker, exam.target),
+        alone=True,
+        answers=3,
     ),
     Check(
         "special-tokens",
-        lambda exam, asker: tokens.check_special_tokens(asker, exam.door),
+        lambda exam, asker: tokens.check_special_tokens(asker, exam.target),
         meant=False,
         alone=True,
     ),
     Check(
         "chat-template",
-        lambda exam, _: tokens.check_chat_template(exam.door),
+        lambda exam, _: tokens.check_chat_template(exam.target),
         meant=False,
         alone=True,
     ),
     Check(
         "speculative-decoding",
         lambda exam, asker: counters.check_speculative(
-            asker, exam.door, meant=not exam.subject.random_weights
+            asker, exam.target, meant=not exam.subject.random_weights
         ),
         meant=False,
         alone=True,
@@ -172,7 +177,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "prefix-cache",
         lambda exam, asker: counters.check_prefix_cache(
-            asker, exam.door, exam.promise.engine, exam.promise.copies
+            asker, exam.target, exam.promise.engine, exam.promise.copies
         ),
         meant=False,
         alone=True,

@@ -34,14 +34,14 @@ _OURS = 1.1
 _COUNTING = "Count from one to sixty in words, with a comma after each. Write nothing else."
 
 
-def check_prefix_cache(asker: Asker, door: MachineTarget, engine: str, copies: int) -> Verdict:
+def check_prefix_cache(asker: Asker, target: MachineTarget, engine: str, copies: int) -> Verdict:
     """Send one long prompt repeatedly: the engine has to find it in its cache.
 
     `copies`: caches over which requests are spread; with one more request, one of them gets two.
     What the engine reports in each answer takes precedence over its counters, which include other
     users' requests.
     """
-    before, reason = _read_counts(door)
+    before, reason = _read_counts(target)
     if reason:
         return make_skip(f"the engine's counters cannot be read: {reason}")
     # Different in each run, so that nothing of it is in the cache before.
@@ -54,7 +54,7 @@ def check_prefix_cache(asker: Asker, door: MachineTarget, engine: str, copies: i
         return make_pass(
             f"{cached} of the prompt's {tokens} tokens were in the cache, by the answer"
         )
-    after, reason = _read_counts(door)
+    after, reason = _read_counts(target)
     if reason:
         return make_skip(f"the engine's counters cannot be read: {reason}")
     return judge_cache(engine, sum_growth(before, after), tokens, len(answers))
@@ -82,16 +82,16 @@ def judge_cache(engine: str, grown: Counts, tokens: int, requests: int) -> Verdi
     return make_pass(told)
 
 
-def check_speculative(asker: Asker, door: MachineTarget, *, meant: bool) -> Verdict:
+def check_speculative(asker: Asker, target: MachineTarget, *, meant: bool) -> Verdict:
     """Request a plain text: the draft has to guess, and to be right sometimes.
 
     `meant`: require right guesses too, which random weights do not make.
     """
-    before, reason = _read_counts(door)
+    before, reason = _read_counts(target)
     if reason:
         return make_skip(f"the engine's counters cannot be read: {reason}")
     asker.ask(_COUNTING, 512, temperature=0)
-    after, reason = _read_counts(door)
+    after, reason = _read_counts(target)
     if reason:
         return make_skip(f"the engine's counters cannot be read: {reason}")
     return judge_speculative(sum_growth(before, after), after, meant=meant)
@@ -128,7 +128,7 @@ def sum_growth(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, f
     return found
 
 
-def _read_counts(door: MachineTarget) -> tuple[list[Counts], str]:
-    found = door.request("metrics")
+def _read_counts(target: MachineTarget) -> tuple[list[Counts], str]:
+    found = target.request("metrics")
     rows = found.get("instances")
     return (rows if isinstance(rows, list) else []), str(found["reason"])

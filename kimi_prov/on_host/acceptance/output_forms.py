@@ -49,9 +49,9 @@ MARKERS = (
 )  # fmt: skip
 
 
-def check_instant(asker: Asker, door: MachineTarget) -> Verdict:
+def check_instant(asker: Asker, target: MachineTarget) -> Verdict:
     """Ask without thinking: an answer, no reasoning, and no tokens of thinking."""
-    files = door.request("files")
+    files = target.request("files")
     if files["reason"]:
         return make_skip(f"whether the model has an instant mode is not known: {files['reason']}")
     if not files.get("instant"):

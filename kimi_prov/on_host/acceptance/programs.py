@@ -87,24 +87,24 @@ TASKS: tuple[Task, ...] = (
 )
 
 
-def check_programs(asker: Asker, door: MachineTarget) -> Verdict:
+def check_programs(asker: Asker, target: MachineTarget) -> Verdict:
     """Let the model write functions, and run them where they have no access."""
-    tried = door.request("code", source="print('ready')")
+    tried = target.request("code", source="print('ready')")
     output = str(tried.get("out") or "")
     if tried["reason"] or output.strip() != "ready":
         why = tried["reason"] or f"{tried.get('ended')}: {output}"
         return make_skip(f"there is no unit to run it in: {why}")
     found = asker.many([asker.body(task.question(), _TOKENS) for task in TASKS])
-    judged = [_judge_program(task, answer, door) for task, answer in zip(TASKS, found)]
+    judged = [_judge_program(task, answer, target) for task, answer in zip(TASKS, found)]
     wrong = [item for item in judged if item]
     return judge_answers(len(TASKS), wrong, "programs right, run in a unit without network")
 
 
-def _judge_program(task: Task, found: Found, door: MachineTarget) -> Wrong | None:
+def _judge_program(task: Task, found: Found, target: MachineTarget) -> Wrong | None:
     code = extract_code(found.text, task.name) if isinstance(found, Answer) else None
     if code is None:
         return Wrong(task.name, "a block of Python code", describe_answer(found))
-    done = door.request("code", source=task.program(code))
+    done = target.request("code", source=task.program(code))
     if done["reason"]:
         return Wrong(task.name, "a program that ends", done["reason"])
     output, ended = str(done.get("out") or ""), str(done.get("ended") or "")

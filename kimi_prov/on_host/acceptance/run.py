@@ -157,8 +157,8 @@ def build_exam(paths: Paths) -> Exam:
         tls.compute_fingerprint(read_text(paths.tls_crt)),
         read_text(paths.verify_key).strip(),
     )
-    door = MachineTarget(lambda question: machine.answer(place, question))
-    return Exam(subject, expectations.from_plan(plan), door)
+    target = MachineTarget(lambda question: machine.answer(place, question))
+    return Exam(subject, expectations.from_plan(plan), target)
 
 
 def main(argv: list[str]) -> int:

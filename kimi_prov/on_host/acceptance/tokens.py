@@ -28,14 +28,14 @@ _HELLO = "Say hello."
 _TOKENS = 4096
 
 
-def check_special_tokens(asker: Asker, door: MachineTarget) -> Verdict:
+def check_special_tokens(asker: Asker, target: MachineTarget) -> Verdict:
     """Ask the engine how it cuts the special tokens, and search for them in an answer."""
-    files = door.request("files")
+    files = target.request("files")
     known: dict[str, int] = files.get("special") or {}
     fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
     if fault:
         return fault
-    cut = door.request("tokens", texts=list(known))
+    cut = target.request("tokens", texts=list(known))
     if cut["reason"]:
         whole = f"the files have {len(known)} special tokens with an id of their own"
         return make_skip(f"{cut['reason']}; {whole}, and how the engine cuts them is not known")
@@ -77,15 +77,15 @@ def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verd
     return judge_answers(len(known), wrong, "special tokens are single tokens, as in the files")
 
 
-def check_chat_template(door: MachineTarget) -> Verdict:
+def check_chat_template(target: MachineTarget) -> Verdict:
     """Compare the template that the engine uses with the one in the verified weights."""
-    files = door.request("files")
+    files = target.request("files")
     if files["reason"]:
         return make_skip(f"the template's file cannot be read: {files['reason']}")
     verdict = judge_template(files.get("template") or {})
     if verdict.status != "ok":
         return verdict
-    written = door.request("rendered", messages=MESSAGES)
+    written = target.request("rendered", messages=MESSAGES)
     if written["reason"]:
         return make_pass(f"{verdict.detail}; its use by the engine: {written['reason']}")
     return judge_rendered(verdict, str(written.get("own")), str(written.get("engine")))

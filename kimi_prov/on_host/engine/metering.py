@@ -295,9 +295,9 @@ class _Passing:
 
     def _with_usage(self, body: bytes) -> bytes | None:
         """Return the body of a request whose stream reports its use; None where it is unchanged."""
-        wish = _parse_object(body)
-        given = wish.get("stream_options")
-        if not _is_yes(wish.get("stream")) or not (given is None or isinstance(given, dict)):
+        request = _parse_object(body)
+        given = request.get("stream_options")
+        if not _is_yes(request.get("stream")) or not (given is None or isinstance(given, dict)):
             return None
         options = dict(given or {})
         self._asked = True
@@ -305,10 +305,10 @@ class _Passing:
         self._always = self._at_end and _is_yes(options.get("continuous_usage_stats"))
         options.update(include_usage=True, continuous_usage_stats=True)
         start = body.lstrip()
-        if "stream_options" not in wish and start.startswith(b"{") and b"\0" not in start[:4]:
+        if "stream_options" not in request and start.startswith(b"{") and b"\0" not in start[:4]:
             # The body of a long conversation is not serialised again.
             return b'{"stream_options":' + json.dumps(options).encode() + b"," + start[1:]
-        return json.dumps({**wish, "stream_options": options}).encode()
+        return json.dumps({**request, "stream_options": options}).encode()
 
     async def send(self, message: Message) -> None:
         """Pass on the engine's answer, and read in it what was used."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.keys.metadata import KeyMetadata
 
 
-def list_keys(paths: Paths, keys: Mapping[str, str], book: KeyMetadata) -> list[KeyEntry]:
+def list_keys(paths: Paths, keys: Mapping[str, str], key_metadata: KeyMetadata) -> list[KeyEntry]:
     """Return a row a key: name, made, ends, limits, last_used, and whether it has ended.
 
     Times are seconds since 1970, None where there is none, or it is not known.
@@ -28,7 +28,7 @@ def list_keys(paths: Paths, keys: Mapping[str, str], book: KeyMetadata) -> list[
         last = {}
     found: list[KeyEntry] = []
     for name in sorted(keys):
-        entry = book.get(name)
+        entry = key_metadata.get(name)
         ends = entry.rule.ends if entry else None
         found.append(
             {

@@ -65,32 +65,32 @@ def _make_unread_error(why: str) -> HostError:
     )
 
 
-def render(book: KeyMetadata) -> str:
+def render(key_metadata: KeyMetadata) -> str:
     """Return the key metadata as the text of its file."""
     rows = {
         name: {**entry.rule.to_json(), "made": entry.made, "digest": entry.digest}
-        for name, entry in sorted(book.items())
+        for name, entry in sorted(key_metadata.items())
     }
     return json.dumps({"schema": _SCHEMA, "keys": rows}, indent=1) + "\n"
 
 
-def write(paths: Paths, book: KeyMetadata) -> dict[str, str]:
+def write(paths: Paths, key_metadata: KeyMetadata) -> dict[str, str]:
     """Write the key metadata and the map of the rules; return the rules by name."""
-    write_atomic(paths.key_book, render(book), 0o600)
-    found = format_rules(book)
+    write_atomic(paths.key_book, render(key_metadata), 0o600)
+    found = format_rules(key_metadata)
     lines = "".join(f"{name} {rule}\n" for name, rule in found.items())
     write_atomic(paths.key_rules, lines, 0o640, PROXY_USER)
     return found
 
 
-def format_rules(book: KeyMetadata) -> dict[str, str]:
+def format_rules(key_metadata: KeyMetadata) -> dict[str, str]:
     """Return the rules that the proxy enforces for each key, by name."""
-    return {name: e.rule.text() for name, e in sorted(book.items()) if not e.rule.empty}
+    return {name: e.rule.text() for name, e in sorted(key_metadata.items()) if not e.rule.empty}
 
 
-def list_added(book: KeyMetadata) -> dict[str, str]:
+def list_added(key_metadata: KeyMetadata) -> dict[str, str]:
     """Return name and hash of the keys that were added on the machine."""
-    return {name: entry.digest for name, entry in book.items() if entry.digest}
+    return {name: entry.digest for name, entry in key_metadata.items() if entry.digest}
 
 
 def read_hash(given: str | Mapping[str, Any]) -> str:
@@ -98,26 +98,26 @@ def read_hash(given: str | Mapping[str, Any]) -> str:
     return given if isinstance(given, str) else str(given["sha256"])
 
 
-def converge(book: KeyMetadata, keys: Mapping[str, str], given: GivenKeys) -> KeyMetadata:
+def converge(key_metadata: KeyMetadata, keys: Mapping[str, str], given: GivenKeys) -> KeyMetadata:
     """Return the metadata of these keys: a rule of the inventory counts, else the present one."""
     found = {}
     for name in sorted(keys):
-        entry, wish = book.get(name, Entry()), given.get(name)
-        if wish is not None:
+        entry, request = key_metadata.get(name, Entry()), given.get(name)
+        if request is not None:
             entry = replace(entry, digest=None)
-        if isinstance(wish, Mapping):
-            entry = replace(entry, rule=key_rules.read(wish))
+        if isinstance(request, Mapping):
+            entry = replace(entry, rule=key_rules.read(request))
         found[name] = entry
     return {name: entry for name, entry in found.items() if entry != Entry()}
 
 
-def apply_request(rule: Rule, wish: Mapping[str, Any], now: int) -> Rule:
+def apply_request(rule: Rule, request: Mapping[str, Any], now: int) -> Rule:
     """Return a rule changed by a request. Raises HostError for a request that makes no sense."""
-    limits = {**rule.limits, **(wish.get("limits") or {})}
+    limits = {**rule.limits, **(request.get("limits") or {})}
     limits = {name: number for name, number in limits.items() if number is not None}
-    ends = wish.get("ends", rule.ends)
-    if "ends_in_s" in wish:
-        ends = now + int(wish["ends_in_s"])
+    ends = request.get("ends", rule.ends)
+    if "ends_in_s" in request:
+        ends = now + int(request["ends_in_s"])
     try:
         return key_rules.read({"ends": ends, "limits": limits})
     except ValueError as error:

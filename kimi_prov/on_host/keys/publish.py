@@ -109,8 +109,8 @@ def ensure(
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
-    book = metadata.read(paths)
-    wanted = metadata.list_added(book)
+    key_metadata = metadata.read(paths)
+    wanted = metadata.list_added(key_metadata)
     wanted.update({n: metadata.read_hash(v) for n, v in given.items() if n not in RESERVED})
     created = []
     unseen = _read_secret(paths.operator_new)
@@ -133,8 +133,8 @@ def ensure(
         remove(str(paths.web_key))
     known = {name: value or old.get(name) for name, value in (gateways or {}).items()}
     wanted.update({name: value for name, value in known.items() if value})
-    new = metadata.converge(book, wanted, given)
-    changed = wanted != old or new != book or not paths.key_rules.exists()
+    new = metadata.converge(key_metadata, wanted, given)
+    changed = wanted != old or new != key_metadata or not paths.key_rules.exists()
     how = "unchanged"
     if changed and not check:
         how = publish(paths, wanted, new)
@@ -147,16 +147,20 @@ def ensure(
     }
 
 
-def publish(paths: Paths, keys: dict[str, str], book: metadata.KeyMetadata | None = None) -> str:
+def publish(
+    paths: Paths, keys: dict[str, str], key_metadata: metadata.KeyMetadata | None = None
+) -> str:
     """Write the maps and make the running proxy use them; return how.
 
-    `book`: the new key metadata, where it changes. The engine is not touched, requests under way go
-    on, and a removed key is refused from the next request on.
+    `key_metadata`: the new key metadata, where it changes. The engine is not touched, requests
+    under way go on, and a removed key is refused from the next request on.
     """
-    if book is None:
-        book = metadata.read(paths)
+    if key_metadata is None:
+        key_metadata = metadata.read(paths)
     # The rules are written first: no key may be valid without its rule.
-    rules = metadata.write(paths, {name: book[name] for name in sorted(book) if name in keys})
+    rules = metadata.write(
+        paths, {name: key_metadata[name] for name in sorted(key_metadata) if name in keys}
+    )
     write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
     applied_record.amend(paths, **describe_keys(keys))
     if not paths.socket.exists():
@@ -176,7 +180,7 @@ def publish(paths: Paths, keys: dict[str, str], book: metadata.KeyMetadata | Non
     return "runtime"
 
 
-def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
+def add(paths: Paths, name: str, request: Mapping[str, Any]) -> str:
     """Make a key with a rule and return it; it is stored nowhere. Raises HostError if it exists."""
     keys = _read_keys(paths)
     if name in keys or not may_be_given(name):
@@ -185,27 +189,27 @@ def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
             there, f"choose another name, or change its limits: kimi-prov key --set {name}"
         )
     fresh, now = make_key(), int(time.time())
-    rule = metadata.apply_request(key_rules.Rule(), wish, now)
+    rule = metadata.apply_request(key_rules.Rule(), request, now)
     entry = metadata.Entry(rule=rule, made=now, digest=hash_key(fresh))
     publish(paths, {**keys, name: hash_key(fresh)}, {**metadata.read(paths), name: entry})
     return fresh
 
 
-def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
+def change(paths: Paths, name: str, request: Mapping[str, Any]) -> None:
     """Change the expiry and the limits of a key, from the next request on."""
     keys = _read_keys(paths)
     _require_key(keys, name)
     if name in key_rules.UNCOUNTED:
         raise HostError(f"the key {name} is the machine's own: it has no limits")
-    book = metadata.read(paths)
-    entry = book.get(name, metadata.Entry())
-    rule = metadata.apply_request(entry.rule, wish, int(time.time()))
+    key_metadata = metadata.read(paths)
+    entry = key_metadata.get(name, metadata.Entry())
+    rule = metadata.apply_request(entry.rule, request, int(time.time()))
     if rule.ends is not None and name in (OPERATOR, WEB_KEY_NAME):
         raise HostError(
             f"the key {name} does not end: the machine cannot do without",
             "give it limits, or `kimi-prov key INVENTORY --rotate` for a new one of the operator",
         )
-    publish(paths, keys, {**book, name: replace(entry, rule=rule)})
+    publish(paths, keys, {**key_metadata, name: replace(entry, rule=rule)})
 
 
 def _read_keys(paths: Paths) -> dict[str, str]:
@@ -319,16 +323,19 @@ def import_keys(paths: Paths, given: Mapping[str, Any]) -> bool:
     Clients use the address that both gateways share, so either one must accept them. A new
     certificate takes effect when the proxy is converged. Returns True for a change.
     """
-    old, book = parse_map(read_text(paths.key_map)), metadata.parse(json.loads(given["book"]))
+    old, key_metadata = (
+        parse_map(read_text(paths.key_map)),
+        metadata.parse(json.loads(given["book"])),
+    )
     wanted = {**given["hashes"], VERIFY: hash_key(_read_secret(paths.verify_key))}
     # The operator is shown the key of the other gateway.
     remove(str(paths.operator_new))
     other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
     if other:
         tls.install(paths, given["pem"])
-    if wanted == old and book == metadata.read(paths):
+    if wanted == old and key_metadata == metadata.read(paths):
         return other
-    publish(paths, wanted, book)
+    publish(paths, wanted, key_metadata)
     return True
 
 

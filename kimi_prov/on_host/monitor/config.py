@@ -95,11 +95,11 @@ def _build_scrape(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def find_trusted(door: Mapping[str, Any], roots: str) -> str | None:
+def find_trusted(target: Mapping[str, Any], roots: str) -> str | None:
     """Return the trust settings for a host; None: exactly what this system trusts, `roots`."""
-    if door["certificate"] is not None:
-        return str(door["certificate"])
-    authorities = door["authorities"]
+    if target["certificate"] is not None:
+        return str(target["certificate"])
+    authorities = target["authorities"]
     # A file replaces the system's certificates.
     return None if authorities is None else f"{roots}\n{authorities}"
 

@@ -63,8 +63,8 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Pr
     given = settings["api_keys"]
     known = _NO_KEYS
     if given is not None:
-        doors = settings.get("gateways")
-        known = publish.ensure(paths, given, page=page, gateways=doors, check=check)
+        gateways = settings.get("gateways")
+        known = publish.ensure(paths, given, page=page, gateways=gateways, check=check)
     else:
         made = make_directory(paths.keys, 0o700, check=check) or made
     own = machine_key.ensure(paths.machine_key, check=check)

@@ -1,1 +1,1 @@
-"""Updates of the operating system that wait, and their installation."""
+"""Pending updates of the operating system, and their installation."""

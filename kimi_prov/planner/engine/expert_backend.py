@@ -86,7 +86,7 @@ def choose_backend(
             observed=f"the own kernel: {unsupported['native'] or _UNWANTED}; "
             f"kt-kernel: {unsupported['kt'] or _UNWANTED}",
             required=_COST,
-            fix="mend what keeps kt-kernel from it"
+            fix="fix what keeps kt-kernel from it"
             if requested is None
             else "set kimi_experts to auto",
         )

@@ -1,4 +1,4 @@
-"""Chooses the Python that an engine is installed for: the machine's own, or one that is brought."""
+"""Chooses the Python that an engine is installed for: the machine's own, or a bundled one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def choose_interpreter(
 ) -> InterpreterChoice:
     """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
 
-    The machine's own comes first: its distribution mends it.
+    The machine's own comes first: its distribution maintains it.
     """
     locked = [v for v in engine.python if engine.lock_name(v) in catalogue.locks]
     own = next((python for python in host.pythons if python.version in locked), None)

@@ -1,4 +1,4 @@
-"""In which turns machines are changed: some at a time, while the others serve."""
+"""In which batches machines are changed: some at a time, while the others serve."""
 
 from __future__ import annotations
 

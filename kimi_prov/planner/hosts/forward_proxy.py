@@ -1,4 +1,4 @@
-"""The proxy by which a site reaches the world: who uses it, and what of its URL may be shown."""
+"""The proxy by which a site reaches the internet: who uses it, and what of its URL may be shown."""
 
 from __future__ import annotations
 

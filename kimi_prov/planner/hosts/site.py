@@ -1,4 +1,4 @@
-"""What the site has in the place of the world: mirrors, indexes, authorities, a proxy."""
+"""What the site has in place of the internet: mirrors, indexes, authorities, a proxy."""
 
 from __future__ import annotations
 

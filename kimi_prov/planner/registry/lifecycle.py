@@ -1,4 +1,4 @@
-"""Findings about a machine that rests when nobody asks."""
+"""Findings about a machine that stops its engines when it is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about the page to talk to the model."""
+"""Findings about the web UI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about drivers and what stands beside them."""
+"""Rules about drivers, and software that must fit them."""
 
 from __future__ import annotations
 

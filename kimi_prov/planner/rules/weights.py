@@ -1,4 +1,4 @@
-"""Rules about the way on which weights come."""
+"""Rules about how weights reach the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine does while it does not serve on purpose, and when nobody asks.
+"""What a machine does while it is stopped on purpose, and when it is idle.
 
 Decides: when a machine is idle, and who wakes it.
 Applied by: roles/idle, roles/proxy.
@@ -72,8 +72,8 @@ def _report_kept_memory(
             "rest.memory",
             observed=f"{format_bytes(tmpfs.size_bytes)} stay taken while the machine is stopped "
             "or asleep",
-            required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
-            "from memory",
+            required="the inventory's setting (kimi_stopped_memory: keep): a start reads the "
+            "weights from memory",
         )
     elif group and group.rank and group.head.shared.get("idle_stop") and tmpfs.enabled:
         findings.add(

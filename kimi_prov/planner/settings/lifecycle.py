@@ -1,4 +1,4 @@
-"""Checks of the variables of a machine that rests, which go together.
+"""Checks the variables of stopping and idling, which go together.
 
 Decides: when a machine is idle, and who wakes it (its variables).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check_lifecycle(
     values: Mapping[str, Any], host: str, find: Callable[[str], str | None]
 ) -> None:
-    """Raise UserError, with file and line, for wishes that contradict each other."""
+    """Raise UserError, with file and line, for settings that contradict each other."""
 
     def refuse(name: str, reason: str, fix: str) -> UserError:
         return UserError(f"{find(name) or f'host {host}'}: {name}: {reason}", fix=fix)

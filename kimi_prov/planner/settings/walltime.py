@@ -1,4 +1,4 @@
-"""Checks of the times of a SLURM job, which go together."""
+"""Checks the times of a SLURM job, which go together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk room that weights and engine need, and whether the machine has it.
+"""The disk space that weights and engine need, and whether the machine has it.
 
 Decides: the space on disks.
 Applied by: roles/preflight.

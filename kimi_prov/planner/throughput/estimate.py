@@ -1,4 +1,4 @@
-"""Speed of a model on a machine, as ranges: the planner's door to the estimator.
+"""Speed of a model on a machine, as ranges: how the planner calls the estimator.
 
 decode and prefill: kimi_prov.planner.throughput.physics with coefficients fitted on measured rows.
 load: bytes over the slowest of disk and engine, plus what an engine needs before and after.

@@ -1,1 +1,1 @@
-"""A machine of a cloud that brings itself up, and gives itself back."""
+"""A machine of a cloud that sets itself up, and deletes itself at its end."""

@@ -16,7 +16,7 @@ _SHARES = (("0.5", "half"), ("0.95", "19 of 20"))
 
 @dataclass(frozen=True)
 class _Panel:
-    """A picture of all pods together; `unit` and `note` as of `monitoring.panels`."""
+    """A panel of all pods together; `unit` and `note` as of `monitoring.panels`."""
 
     title: str
     unit: str

@@ -1,4 +1,4 @@
-"""The screen of `status --watch`: a picture that is drawn anew; without a terminal, lines.
+"""The screen of `status --watch`: drawn anew each time; without a terminal, lines.
 
 Decides: what `status` samples of this moment (the screen of `--watch`).
 """
@@ -31,7 +31,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def is_drawable(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that a picture can be drawn on."""
+    """Whether a stream is a terminal that can be drawn on."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
 
 
@@ -88,12 +88,12 @@ class WatchScreen:
         return found
 
     def say(self, line: str) -> None:
-        """Tell it beside the picture."""
+        """Show a message beside the screen."""
         if not self._open:
             say(line)
 
     def stop(self) -> None:
-        """Give the terminal its screen back, with the last picture under what was there."""
+        """Give the terminal its screen back, with the last screen under what was there."""
         if self._open:
             self._open = False
             self._write(_LEAVE)

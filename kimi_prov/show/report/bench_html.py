@@ -76,9 +76,7 @@ def _draw_plot(rows: Sequence[Line], title: str, note: str, y: str) -> dict[str,
         "note": note,
         "x": "Requests at once",
         "y": y,
-        "picture": charts.draw_lines(
-            rows, x, charts.choose_axis(values), label=f"{title}: {label}"
-        ),
+        "chart": charts.draw_lines(rows, x, charts.choose_axis(values), label=f"{title}: {label}"),
         "key": list(rows),
         "said": [],
         "table": bench_tables.build_line_table(title, rows),

@@ -109,7 +109,7 @@ def _draw_decode(document: Check) -> dict[str, Any] | None:
         "expected to lie.",
         "x": "Requests at once",
         "y": "Decode of each request, tokens/s",
-        "picture": charts.draw_lines(
+        "chart": charts.draw_lines(
             rows,
             charts.choose_doubling_axis(point.x for point in points),
             y,
@@ -141,7 +141,7 @@ def _draw_both_speeds(document: Check) -> dict[str, Any] | None:
         "is the Pareto front: nothing is better in both.",
         "x": "Decode of each request, tokens/s",
         "y": "Decode of all together, tokens/s",
-        "picture": charts.draw_lines(
+        "chart": charts.draw_lines(
             rows,
             charts.choose_axis(point.x for point in points),
             charts.choose_axis(point.y for point in points),
@@ -168,7 +168,7 @@ def _draw_cost(document: Check) -> dict[str, Any] | None:
         + " Rings: where a machine breaks even with the API." * bool(rings),
         "x": "Share of all hours in use",
         "y": "Dollars for a million output tokens",
-        "picture": charts.draw_lines(
+        "chart": charts.draw_lines(
             rows,
             charts.build_share_axis(),
             charts.choose_axis([*prices, *([api.y] if api else [])], "$"),

@@ -115,7 +115,7 @@ def _format_answer(document: Check) -> list[str]:
 
 
 def _format_tables(tables: Sequence[Table]) -> list[str]:
-    """Set what the pictures of the page show in tables."""
+    """Set what the charts of the page show in tables."""
     lines = []
     for found in (found for found in tables if found.rows):
         lines += [

@@ -109,7 +109,7 @@ def _estimate_cost(target: Target, hour: float | None) -> Range:
 
 
 def _list_lacks(target: Target, load: Load | None) -> list[str]:
-    """Name what stands between a target and the reader's wish, the gravest first."""
+    """Name what keeps a target from what the reader asked for, the gravest first."""
     lacks = [clean(row["title"]) for row in filter_severity(target, "blocker")]
     curve, sizing = target["curve"], target["sizing"]
     if not curve:
@@ -258,13 +258,13 @@ def _write_sentence(
 
 def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, models: str) -> str:
     serving = load is not None and any(entry["serves"] for entry in ranking)
-    wish = f"carries {describe_load(load)}" if serving and load else f"serves {models}"
+    claim = f"carries {describe_load(load)}" if serving and load else f"serves {models}"
     if len(ranking) > 1:
-        return f"None of the {len(ranking)} machines {wish}."
+        return f"None of the {len(ranking)} machines {claim}."
     name, lacks = clean(ranking[0]["target"]), _get_first(ranking[0]["lacks"])
     if not serving:
         return f"{name} cannot serve {models} as it stands: {lacks}."
-    return f"No number of {name} {wish}: it lacks {lacks}."
+    return f"No number of {name} {claim}: it lacks {lacks}."
 
 
 def describe_load(load: Load) -> str:

@@ -1,4 +1,4 @@
-"""What writes a check document, by the form of the report."""
+"""Finds the writer of a check document by the format of the report."""
 
 from __future__ import annotations
 

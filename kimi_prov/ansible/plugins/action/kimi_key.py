@@ -1,4 +1,4 @@
-"""Action `kimi_key`: hand keys over, once; add, change, rotate, list or remove one."""
+"""Action `kimi_key`: show new keys once; add, change, rotate, list or remove a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Action `kimi_outside`: try to reach the port from a host that must not."""
+"""Action `kimi_outside`: try to reach the port from a host that must not reach it."""
 
 from __future__ import annotations
 
