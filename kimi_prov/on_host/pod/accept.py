@@ -35,10 +35,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
-    place = Mounts.from_environment()
+    mounts = Mounts.from_environment()
     exam = Exam(
-        build_subject(place, options.url),
-        expectations.from_plan(place.plan),
+        build_subject(mounts, options.url),
+        expectations.from_plan(mounts.plan),
         MachineTarget(None, _CLOSED),
     )
     rows = acceptance.run_selection(
@@ -54,16 +54,16 @@ def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def build_subject(place: Mounts, url: str) -> checks.Subject:
+def build_subject(mounts: Mounts, url: str) -> checks.Subject:
     """Return what the plan promises at that address. Raises HostError for a bad address."""
     scheme, host, port = _split_url(url)
-    proxy: ProxyPlan = {**place.plan["proxy"], "port": port}
-    plan: MachinePlan = {**place.plan, "proxy": proxy, "web": None}
+    proxy: ProxyPlan = {**mounts.plan["proxy"], "port": port}
+    plan: MachinePlan = {**mounts.plan, "proxy": proxy, "web": None}
     fingerprint: str | None = None
     if scheme == "https":
-        mounted = tls.compute_fingerprint(read_text(place.locate(pod.TLS_CERTIFICATE)))
+        mounted = tls.compute_fingerprint(read_text(mounts.locate(pod.TLS_CERTIFICATE)))
         fingerprint = mounted or _read_trusted_fingerprint(host, port)
-    return checks.build_subject(plan, host, fingerprint, place.api_key())
+    return checks.build_subject(plan, host, fingerprint, mounts.api_key())
 
 
 def _split_url(url: str) -> tuple[str, str, int]:

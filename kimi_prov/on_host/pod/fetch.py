@@ -26,12 +26,12 @@ def main(argv: list[str]) -> int:
     """Fetch and verify; return 0 when all is there, whether it was before or not."""
     argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)
-    place = Mounts.from_environment()
-    config = build_configuration(place)
+    mounts = Mounts.from_environment()
+    config = build_configuration(mounts)
     if all(fetch.find_verified_manifest(part) for part in config.parts()):
         print(f"{config.directory}: already verified", flush=True)
         return 0
-    _require_writable(place)
+    _require_writable(mounts)
 
     def work(config: fetch.Config, progress: Progress) -> int:
         # For pods of several nodes: flock does not work on every volume.
@@ -46,25 +46,25 @@ def main(argv: list[str]) -> int:
     return run_job("download", lambda: config, lambda config: config.progress, work)
 
 
-def build_configuration(place: Mounts) -> fetch.Config:
+def build_configuration(mounts: Mounts) -> fetch.Config:
     """Return the plan's settings for weights as the pod has them."""
-    bundle, token = place.find(pod.CA_BUNDLE), place.find(pod.HUB_TOKEN)
+    bundle, token = mounts.find(pod.CA_BUNDLE), mounts.find(pod.HUB_TOKEN)
     document = {
-        **fetch.build_settings(place.plan["weights"], place.locate),
+        **fetch.build_settings(mounts.plan["weights"], mounts.locate),
         "token_file": token,
         "ca_bundle": bundle,
-        "hf_python": place.locate(f"{pod.HUB}/bin/python"),
-        "progress": place.run("fetch.json"),
+        "hf_python": mounts.locate(f"{pod.HUB}/bin/python"),
+        "progress": mounts.run("fetch.json"),
         "guarded": True,
     }
-    return fetch.Config.from_document(document, place.locate(pod.PLAN))
+    return fetch.Config.from_document(document, mounts.locate(pod.PLAN))
 
 
-def explain_unverified(place: Mounts) -> str:
+def explain_unverified(mounts: Mounts) -> str:
     """Return why the weights cannot be served; empty where they are verified."""
     missing = [
         part.directory
-        for part in build_configuration(place).parts()
+        for part in build_configuration(mounts).parts()
         if fetch.find_verified_manifest(part) is None
     ]
     if not missing:
@@ -74,8 +74,8 @@ def explain_unverified(place: Mounts) -> str:
     )
 
 
-def _require_writable(place: Mounts) -> None:
-    root = place.locate(paths.ROOT)
+def _require_writable(mounts: Mounts) -> None:
+    root = mounts.locate(paths.ROOT)
     if os.access(root, os.W_OK | os.X_OK):
         return
     state = os.stat(root) if os.path.exists(root) else None

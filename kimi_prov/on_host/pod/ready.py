@@ -47,29 +47,29 @@ def main(argv: list[str]) -> int:
     return EXIT_TRANSIENT
 
 
-def explain_not_ready(place: Mounts, *, live: bool, timeout_s: float) -> str | None:
+def explain_not_ready(mounts: Mounts, *, live: bool, timeout_s: float) -> str | None:
     """Return why the pod is not ready, or does not live; None where it is ready and lives."""
-    found = state.read_running(place)
+    found = state.read_running(mounts)
     if not found:
         # Before the start there are checks, and they end by themselves.
         return None if live else "the engine was not started yet"
     if not processes.is_alive(found.get("pid")):
         return "the engine ended; the log of the container says why"
-    if state.is_ending(place):
+    if state.is_ending(mounts):
         return None if live else "the pod was told to end: it takes no more requests"
-    seen = state.read_seen(place)
+    seen = state.read_seen(mounts)
     if not found.get("head") or (live and not seen.get("answered")):
         return None
     until = time.monotonic() + timeout_s
     share_s = timeout_s * _METRICS_SHARE
-    counts, before = _read_counts(place, share_s), seen.get("counts")
+    counts, before = _read_counts(mounts, share_s), seen.get("counts")
     moved = bool(counts and before) and counts != before
-    reason = None if moved else request_token(place, _compute_left(until))
+    reason = None if moved else request_token(mounts, _compute_left(until))
     if reason is None:
         if not moved:
             # The chat that was just answered has changed the counters.
-            counts = _read_counts(place, min(share_s, _compute_left(until)))
-        state.save_seen(place, {"answered": True, "counts": counts})
+            counts = _read_counts(mounts, min(share_s, _compute_left(until)))
+        state.save_seen(mounts, {"answered": True, "counts": counts})
     return reason
 
 
@@ -77,26 +77,26 @@ def _compute_left(until: float) -> float:
     return max(_MIN_S, until - time.monotonic())
 
 
-def _read_counts(place: Mounts, timeout_s: float) -> dict[str, float]:
-    status, text = send_request(place, "GET", "/metrics", None, timeout_s)
+def _read_counts(mounts: Mounts, timeout_s: float) -> dict[str, float]:
+    status, text = send_request(mounts, "GET", "/metrics", None, timeout_s)
     return count_steps(text) if status == _OK else {}
 
 
-def request_token(place: Mounts, timeout_s: float) -> str | None:
+def request_token(mounts: Mounts, timeout_s: float) -> str | None:
     """Request one token from the pod's engine; return None when it came, else the reason."""
     body = {
-        "model": place.model(),
+        "model": mounts.model(),
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 1,
     }
-    status, text = send_request(place, "POST", "/v1/chat/completions", body, timeout_s)
+    status, text = send_request(mounts, "POST", "/v1/chat/completions", body, timeout_s)
     if status == _OK:
         return None
     return f"HTTP {status}: {text[:200]}" if status else text
 
 
 def send_request(
-    place: Mounts, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+    mounts: Mounts, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
 ) -> tuple[int, str]:
     """Send one request to the pod's own engine; return status and text, or 0 and the reason.
 
@@ -104,19 +104,19 @@ def send_request(
     """
     connection: http.client.HTTPConnection
     # The mounted key may be newer than the engine's.
-    if state.read_running(place).get("secure"):
+    if state.read_running(mounts).get("secure"):
         # On the loopback, identified by the key: the certificate has other names.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", state.find_port(place), timeout=timeout_s, context=context
+            "127.0.0.1", state.find_port(mounts), timeout=timeout_s, context=context
         )
     else:
         connection = http.client.HTTPConnection(
-            "127.0.0.1", state.find_port(place), timeout=timeout_s
+            "127.0.0.1", state.find_port(mounts), timeout=timeout_s
         )
-    key = read_text(place.run(state.KEY)).strip()
+    key = read_text(mounts.run(state.KEY)).strip()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:
         connection.request(method, path, json.dumps(body) if body else None, headers)

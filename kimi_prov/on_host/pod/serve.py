@@ -38,44 +38,44 @@ _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 def main(argv: list[str]) -> int:
     """Check and run the engine; return its exit status."""
     argparse.ArgumentParser(prog="serve", description="Check and run the engine.").parse_args(argv)
-    place = Mounts.from_environment()
-    state.clear(place)
-    group = place.group()
-    has = limits.read_limits(place.root)
-    reasons = [fetch.explain_unverified(place), *limits.list_refusals(place.plan, has)]
+    mounts = Mounts.from_environment()
+    state.clear(mounts)
+    group = mounts.group()
+    has = limits.read_limits(mounts.root)
+    reasons = [fetch.explain_unverified(mounts), *limits.list_refusals(mounts.plan, has)]
     reasons = [reason for reason in reasons if reason]
     if reasons:
         raise HostError("; ".join(reasons))
-    place.api_key()
-    place.metrics_key_file()
-    place.tls()
-    planned = len(place.plan["instances"][0]["gpus"])
+    mounts.api_key()
+    mounts.metrics_key_file()
+    mounts.tls()
+    planned = len(mounts.plan["instances"][0]["gpus"])
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_TIMEOUT_S):
         return EXIT_TRANSIENT
     notes: list[str] = []
     if group:
         _wait_for_name(group.leader)
     line, environment = (
-        build_command(place, group, notes),
-        build_environment(place, group, has, notes),
+        build_command(mounts, group, notes),
+        build_environment(mounts, group, has, notes),
     )
     for note in notes:
         print(note, flush=True)
-    return Server(place, group, line, environment).run()
+    return Server(mounts, group, line, environment).run()
 
 
-def build_command(place: Mounts, group: Group | None, notes: list[str]) -> list[str]:
+def build_command(mounts: Mounts, group: Group | None, notes: list[str]) -> list[str]:
     """Return the engine's command line: the plan's, with key check and the pod's arguments."""
-    instance = place.plan["instances"][0]
-    argv = [place.replace_cache(word) for word in instance["argv"]]
+    instance = mounts.plan["instances"][0]
+    argv = [mounts.replace_cache(word) for word in instance["argv"]]
     hidden = placement.find_hidden_nodes(instance["numa_nodes"])
     words = placement.remove_hidden_binding(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
     line = placement.build_numactl(list(instance["numactl"]), hidden, notes)
-    line += [argv[0], "-I", place.locate(pod.PROGRAM), "pod", "engine", *words]
-    return [*line, *build_pod_arguments(place, group)]
+    line += [argv[0], "-I", mounts.locate(pod.PROGRAM), "pod", "engine", *words]
+    return [*line, *build_pod_arguments(mounts, group)]
 
 
-def build_pod_arguments(place: Mounts, group: Group | None) -> list[str]:
+def build_pod_arguments(mounts: Mounts, group: Group | None) -> list[str]:
     """Return the arguments that only the pod knows."""
     found: list[str] = []
     if group:
@@ -83,19 +83,19 @@ def build_pod_arguments(place: Mounts, group: Group | None) -> list[str]:
         found += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
         if group.index:
             return [*found, "--headless"]
-    found += ["--host", "0.0.0.0", "--port", str(state.find_port(place))]  # noqa: S104 - behind the gate
-    if pair := place.tls():
+    found += ["--host", "0.0.0.0", "--port", str(state.find_port(mounts))]  # noqa: S104 - behind the gate
+    if pair := mounts.tls():
         found += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
     return found
 
 
 def build_environment(
-    place: Mounts, group: Group | None, has: limits.Given, notes: list[str]
+    mounts: Mounts, group: Group | None, has: limits.Given, notes: list[str]
 ) -> dict[str, str]:
     """Return the engine's environment; its keys are in files, never in a variable."""
-    found = place.build_engine_environment()
-    found |= {API_KEY_FILE: place.locate(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
-    if metrics := place.metrics_key_file():
+    found = mounts.build_engine_environment()
+    found |= {API_KEY_FILE: mounts.locate(pod.API_KEY), JOB_KEY_FILE: mounts.run(state.KEY)}
+    if metrics := mounts.metrics_key_file():
         found[METRICS_KEY_FILE] = metrics
     found |= placement.choose_threads(
         found, placement.list_available_cpus(), max(1, int(has.cpus)), notes
@@ -133,9 +133,9 @@ class Server:
     """The engine as the one child of the container's first process."""
 
     def __init__(
-        self, place: Mounts, group: Group | None, line: list[str], environment: dict[str, str]
+        self, mounts: Mounts, group: Group | None, line: list[str], environment: dict[str, str]
     ) -> None:
-        self._place = place
+        self._mounts = mounts
         self._group = group
         self._line = line
         self._environment = environment
@@ -143,7 +143,7 @@ class Server:
 
     def run(self) -> int:
         """Run the engine until it ends or has to end; return the container's exit status."""
-        key = Path(self._place.run(state.KEY))
+        key = Path(self._mounts.run(state.KEY))
         write_atomic(key, secrets.token_urlsafe(32) + "\n", 0o600)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -156,7 +156,7 @@ class Server:
                 f"{self._line[0]}: {error.strerror}", "build the image again: make image"
             ) from None
         head, secure = not (self._group and self._group.index), "--ssl-certfile" in self._line
-        state.begin(self._place, child.pid, head=head, secure=secure)
+        state.begin(self._mounts, child.pid, head=head, secure=secure)
         asked = False
         while child.poll() is None:
             if self._told_at is not None and not asked and self._may_end():
@@ -175,14 +175,14 @@ class Server:
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._told_at is None:
             self._told_at = time.monotonic()
-            state.end(self._place)
+            state.end(self._mounts)
 
     def _may_end(self) -> bool:
         """Return whether the engine may end: a head after a while, a rank when its head is gone."""
         since = time.monotonic() - (self._told_at or 0.0)
         if self._group and self._group.index:
             return since > _HEAD_S or not _is_listening(
-                self._group.leader, state.find_port(self._place)
+                self._group.leader, state.find_port(self._mounts)
             )
         wait = self._environment.get("KIMI_DEREGISTER_S", "")
         return since > (float(wait) if wait.replace(".", "", 1).isdigit() else _DEREGISTER_S)

@@ -21,45 +21,45 @@ _ENDING = "ending"
 _SEEN = "seen.json"
 
 
-def find_port(place: Mounts) -> int:
+def find_port(mounts: Mounts) -> int:
     """Return the port on which the engine answers; the environment may set another one."""
-    text = place.environment.get("KIMI_PORT", "")
+    text = mounts.environment.get("KIMI_PORT", "")
     return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
 
 
-def clear(place: Mounts) -> None:
+def clear(mounts: Mounts) -> None:
     """Remove the state of an earlier process: a pod's volume outlives its container."""
-    shutil.rmtree(place.locate(pod.RUN), ignore_errors=True)
+    shutil.rmtree(mounts.locate(pod.RUN), ignore_errors=True)
 
 
-def begin(place: Mounts, pid: int, *, head: bool, secure: bool) -> None:
+def begin(mounts: Mounts, pid: int, *, head: bool, secure: bool) -> None:
     """Write the engine's process, whether requests come to this pod, and whether by TLS."""
     document = {"pid": pid, "head": head, "secure": secure, "at": time.time()}
-    write_json(place.run(_RUN), document, durable=False)
+    write_json(mounts.run(_RUN), document, durable=False)
 
 
-def end(place: Mounts) -> None:
+def end(mounts: Mounts) -> None:
     """Record that the pod ends: it takes no more requests."""
-    with contextlib.suppress(OSError), open(place.run(_ENDING), "w", encoding="ascii"):
+    with contextlib.suppress(OSError), open(mounts.run(_ENDING), "w", encoding="ascii"):
         pass
 
 
-def read_running(place: Mounts) -> dict[str, Any]:
+def read_running(mounts: Mounts) -> dict[str, Any]:
     """Return what `begin` wrote; empty where the engine was not started yet."""
-    return read_json(place.run(_RUN))
+    return read_json(mounts.run(_RUN))
 
 
-def is_ending(place: Mounts) -> bool:
+def is_ending(mounts: Mounts) -> bool:
     """Return whether the pod was told to end."""
-    return os.path.exists(place.run(_ENDING))
+    return os.path.exists(mounts.run(_ENDING))
 
 
-def read_seen(place: Mounts) -> dict[str, Any]:
+def read_seen(mounts: Mounts) -> dict[str, Any]:
     """Return what the probes saw last: `answered`, and the engine's counters."""
-    return read_json(place.run(_SEEN))
+    return read_json(mounts.run(_SEEN))
 
 
-def save_seen(place: Mounts, document: dict[str, Any]) -> None:
+def save_seen(mounts: Mounts, document: dict[str, Any]) -> None:
     """Store that for the next probe, if there is space: without it that probe sends a request."""
     with contextlib.suppress(OSError):
-        write_json(place.run(_SEEN), document, durable=False)
+        write_json(mounts.run(_SEEN), document, durable=False)
