@@ -79,6 +79,7 @@ class Pod:
             },
             "parallel": {"hosts": self.hosts, "tensor": self.hosts, "pipeline": 1, "data": 1},
             "memory": {"host_parts": []},
+            "proxy": {"port": 8000},
             "instances": [
                 {
                     "argv": argv,
