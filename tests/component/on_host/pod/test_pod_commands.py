@@ -372,4 +372,4 @@ def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None
     assert (tokens["status"], "no unit for code" in tokens["detail"]) == ("skip", True)
     assert "structured-output" in done.stderr
     refused = pod.run("accept", "--url", "ftp://kimi")
-    assert (refused.returncode, "is no address" in refused.stderr) == (2, True)
+    assert (refused.returncode, "expected https://HOST:PORT" in refused.stderr) == (2, True)
