@@ -359,7 +359,7 @@ ENTRY = {
         ({"history/0001/entry.json": json.dumps(ENTRY | {"by": "x"})}, "by has another form"),
         ({"history/0001/entry.json": json.dumps(ENTRY | {"why": 1})}, "why has another form"),
         ({"acme/live/x": "x"}, "which no backup has"),
-        ({"keys.map": "no hash\n"}, "no hash of a key"),
+        ({"keys.map": "no hash\n"}, "without the hash of a key"),
         ({"keys.map": "a" * (2 << 20)}, "larger than on any machine"),
         ({"operator.new": "two words"}, "is no key"),
         ({"tls.pem": "x"}, "its certificate is none"),
@@ -379,8 +379,8 @@ def test_what_is_no_backup_changes_nothing(make_machine, members, words):
     ("about", "words"),
     [
         ({"schema": "kimi-prov/backup-archive/v9"}, "has the form kimi-prov/backup-archive/v9"),
-        ({"made_unix": "x"}, "neither when nor where"),
-        ({"hostname": None}, "neither when nor where"),
+        ({"made_unix": "x"}, "does not say when and where"),
+        ({"hostname": None}, "does not say when and where"),
     ],
 )
 def test_a_manifest_of_another_form_is_refused(make_machine, about, words):

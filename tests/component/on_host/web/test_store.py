@@ -347,7 +347,7 @@ def manifest(**more):
         ([manifest()], "has no webui.db"),
         ([manifest(schema="other/v9")], "has the form other/v9"),
         ([("manifest.json", b"[]")], "incomplete"),
-        ([("manifest.json", b"[" * 100_000)], "no backup|damaged"),
+        ([("manifest.json", b"[" * 100_000)], "not a backup|damaged"),
         ([("uploads/a", b"1"), manifest()], "uploads/a is not as"),
         ([manifest(files={"webui.db": 7})], "webui.db is not as"),
         ([manifest(files=7)], "has no webui.db"),
