@@ -1,7 +1,7 @@
 """Encrypts archives to age or gpg keys, and decrypts them, by the programs of these names.
 
-Nothing in clear gets a name on this computer's disk: what is between two programs is a file that
-was unlinked when it was made, and is gone with the process, however that ends.
+Plain text gets no name on this computer's disk: between two programs it is in a file that was
+unlinked when it was created, and that is gone with the process, however the process ends.
 
 Decides: what a backup holds, and where it is restored (for whom they are encrypted).
 """
@@ -32,7 +32,7 @@ _FINGERPRINT = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40}|[0-9A-Fa-f
 _PGP_KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _MAGIC_BYTES: dict[Program, tuple[bytes, ...]] = {
     "age": (b"age-encryption.org/v1", b"-----BEGIN AGE ENCRYPTED FILE-----"),
-    # Armoured; else the packet of a session key: old form with a length of one or two bytes, new.
+    # Armoured text, or a session key's packet: old form (length of one or two bytes) or new form.
     "gpg": (b"-----BEGIN PGP MESSAGE-----", b"\x84", b"\x85", b"\xc1"),
 }
 _GZIP = b"\x1f\x8b"
@@ -54,15 +54,15 @@ class Recipients:
         """Encrypt standard input to standard output."""
         if self.program == "age":
             return ["age", "--encrypt", *self.options]
-        # Who gave the key has said that it is the right one; nothing is asked.
+        # The operator named the key: gpg must not ask whether it is trusted.
         always = ("--batch", "--no-tty", "--quiet", "--trust-model", "always")
         return ["gpg", *always, *self.options, "--encrypt", "--output", "-"]
 
 
 def read_recipients(texts: Sequence[str]) -> Recipients | None:
-    """Read to whom is encrypted; None where nobody is named.
+    """Read the keys to encrypt to; None where none is given.
 
-    Raises UserError for what is no key, and where keys of both programs are mixed.
+    Raises UserError for a value that is no key, and where keys of both programs are mixed.
     """
     programs = [_read_recipient(text) for text in texts]
     if len({program for program, _ in programs}) > 1:
@@ -95,7 +95,7 @@ def _read_recipient(text: str) -> tuple[Program, tuple[str, ...]]:
 
 
 def prove_recipients(chosen: Recipients) -> None:
-    """Encrypt nothing, so that what does not do is told before a machine is asked.
+    """Encrypt an empty text, so that a bad key is reported before a machine is asked.
 
     Raises UserError with what the program said.
     """
@@ -104,7 +104,7 @@ def prove_recipients(chosen: Recipients) -> None:
 
 
 def encrypt(chosen: Recipients, source: IO[bytes], to: IO[bytes]) -> None:
-    """Write what is in a file, encrypted, into another. Raises UserError."""
+    """Encrypt the content of one file into another. Raises UserError."""
     source.seek(0)
     _run_program(chosen.command, source, to, "the archive", "look whether there is room for it")
 
@@ -135,7 +135,7 @@ def _make_missing_error(program: str) -> UserError:
 def find_program(
     file: Path, description: str = "a file that `kimi-prov backup` wrote"
 ) -> Program | None:
-    """Return which program decrypts a file; None for an archive that is not encrypted.
+    """Return the program that decrypts a file; None for an archive that is not encrypted.
 
     Raises UserError for what is neither, with `description` for what to name instead.
     """
@@ -159,7 +159,7 @@ def find_program(
 
 @contextlib.contextmanager
 def open_archive(file: Path, identity: Path | None) -> Iterator[Path]:
-    """Give a path from which the archive in a file is read while this lasts, decrypted if need be.
+    """Give a path of the archive, decrypted if need be, for the time of this context.
 
     The program asks on the terminal for the passphrase of a key. Raises UserError.
     """

@@ -1,9 +1,9 @@
 """Fill a bucket from the hub, each file verified on the way, without room on the disk.
 
 A file's bytes go from the hub into rclone as they come, and are hashed in the same pass. The last
-of them is held back until the digest is known: of a file with other bytes the upload is given up,
-and no such object comes to be. What is done stands in an object of its own, so that a run that was
-cut, or one on another machine, goes on with the files that are missing.
+byte is held back until the digest is known: if the digest is wrong, the upload is aborted and no
+object is created. Progress is recorded in an object of its own, so that a run after an interrupted
+one, also on another machine, uploads only the files that are missing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Seeding:
         self.uploaded_bytes = 0
 
     def missing(self) -> list[Entry]:
-        """List the files that are not there, verified, as an earlier run recorded them."""
+        """List the files that no earlier run recorded as uploaded and verified."""
         rows = self.bucket.objects()
         self._done = {
             path: row
@@ -87,14 +87,14 @@ class Seeding:
         ]
 
     def run(self) -> int:
-        """Bring what is missing, then the manifest as the last thing; returns the files brought.
+        """Upload the missing files, then the manifest; returns the number of files uploaded.
 
         Raises HostError, with every whole file kept.
         """
         missing = self.missing()
         rows = self.bucket.objects()
         if missing and manifests.NAME in rows:
-            # It told of other files: nobody reads half of two revisions.
+            # The old manifest names other files: without it, nobody reads a mix of two revisions.
             self._remove(manifests.NAME)
         ordered = sorted(missing, key=lambda entry: -entry.size)
         with ThreadPoolExecutor(max_workers=self.limits.workers) as pool:
@@ -156,7 +156,7 @@ class Seeding:
         self._note(entry)
 
     def _note(self, entry: Entry) -> None:
-        """Record that a file is whole: its size in the listing, and when it was written."""
+        """Record that a file is complete: its size in the listing, and when it was written."""
         with self._lock:
             row = self.bucket.objects().get(entry.path)
             if row is None or row.size != entry.size:
@@ -174,7 +174,7 @@ class Seeding:
     def _uploaded(self, entry: Entry) -> str:
         """Send a file from the hub into the bucket; returns the SHA-256 of what came.
 
-        With another one than the manifest's, no object was made.
+        If it differs from the manifest's, no object was created.
         """
         trying = _RetryDelay(self, entry.path)
         while True:
@@ -229,7 +229,7 @@ class Seeding:
         )
 
     def _received(self, entry: Entry, trying: _RetryDelay) -> Any:  # noqa: ANN401  (a generator)
-        """Give a file's bytes in order; where the hub cuts, from there on."""
+        """Give a file's bytes in order; after an interruption it continues at the same offset."""
         offset = 0
         while offset < entry.size:
             self._check_stopped()
@@ -283,7 +283,7 @@ class Seeding:
 
 
 class _RetryDelay:
-    """Doubling pauses between attempts at one file, until none of its bytes came for too long."""
+    """Doubling pauses between attempts at one file, until no byte arrived for too long."""
 
     def __init__(self, seeding: Seeding, what: str) -> None:
         self._seeding, self._what = seeding, what
@@ -306,7 +306,7 @@ class _RetryDelay:
 
 
 def _is_unchanged(there: Row | None, recorded: Mapping[str, Any]) -> bool:
-    """Whether an object is the one that was recorded: of that size, and not written since."""
+    """Whether an object is as it was recorded: the same size, and not written since."""
     return there is not None and (there.size, there.modified) == (
         recorded.get("size"),
         recorded.get("modified"),
@@ -314,7 +314,7 @@ def _is_unchanged(there: Row | None, recorded: Mapping[str, Any]) -> bool:
 
 
 def _end_upload(upload: subprocess.Popen[bytes]) -> None:
-    """End an upload that was not ended: asked to, rclone gives back the parts that it has sent."""
+    """End an unfinished upload: on SIGTERM rclone removes the parts that it has sent."""
     if upload.poll() is None:
         upload.send_signal(signal.SIGTERM)
         try:
@@ -328,5 +328,5 @@ def _end_upload(upload: subprocess.Popen[bytes]) -> None:
 
 
 def _is_temporary(error: BaseException | None) -> bool:
-    """Whether an error may be temporary: one that needs a person takes precedence."""
+    """Whether an error may be temporary; an error that needs a person is not."""
     return not isinstance(error, HostError) or error.retryable

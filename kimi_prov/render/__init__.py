@@ -1,1 +1,1 @@
-"""Files by which a model is served where this product does not provision: read, kept, changed."""
+"""Render files that serve a model where kimi-prov does not provision the machines."""

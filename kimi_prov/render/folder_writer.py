@@ -1,4 +1,4 @@
-"""A folder of rendered files: what lies in it, and how it is written and written again.
+"""A folder of rendered files: what it holds, and how a render writes and updates it.
 
 `render.json` names each file with the digest of what was rendered. By it a later render knows which
 files were changed by hand since, and leaves those alone.
@@ -43,7 +43,7 @@ def _make_object_schema(**properties: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-# What is read of a folder's plan, and no more: another version of kimi-prov may have rendered it.
+# Only these keys of a folder's plan are read: another version of kimi-prov may have rendered it.
 _READ = _make_object_schema(
     model=_make_object_schema(
         name=_TEXT,
@@ -55,7 +55,7 @@ _READ = _make_object_schema(
     proxy=_make_object_schema(port={"type": "integer"}, allowed_networks=_TEXTS),
     instances={"type": "array", "items": _make_object_schema(argv=_TEXTS)},
 )
-# These may be missing; where a group serves, its head does.
+# Keys that may be missing.
 _MAYBE = {
     "group": _make_object_schema(rank={"const": 0}),
     "web": _make_object_schema(port={"type": "integer"}),
@@ -118,12 +118,12 @@ class WriteResult:
 def check_folder(folder: Path, kind: str) -> dict[str, str]:
     """Give the digests of an earlier render by path; empty for a folder that is not there yet.
 
-    Raises UserError for a folder that anything but a render of this kind has written to.
+    Raises UserError for a folder with files that no render of this kind wrote.
     """
-    fix = "name a folder that is not there yet, an empty one, or one of an earlier render"
+    fix = "name a new folder, an empty one, or one of an earlier render"
     if not os.path.lexists(folder):
         if not folder.parent.is_dir():
-            raise UserError(f"{folder.parent}: there is no such folder", fix="make it first")
+            raise UserError(f"{folder.parent}: there is no such folder", fix="create it first")
         return {}
     if not folder.is_dir():
         raise UserError(f"{folder}: this is no folder", fix=fix)
@@ -174,7 +174,7 @@ def find_kind(folder: Path) -> str | None:
 
 
 def read_plan(folder: Path) -> MachinePlan:
-    """Return the plan that a folder was rendered from; what is read of it is held to its form.
+    """Return the plan that a folder was rendered from, validated as far as it is read.
 
     Raises UserError.
     """
@@ -217,8 +217,8 @@ def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
 def write_folder(folder: Path, rendered: RenderedFolder, *, force: bool = False) -> WriteResult:
     """Write the files and, last, `render.json`; a file that was changed by hand stays as it is.
 
-    Each file is written beside its place and renamed. `force` takes those that were changed too.
-    Raises UserError as `check` does, and for a folder that cannot be written to.
+    Each file is written under a temporary name and renamed. `force` replaces changed files too.
+    Raises UserError as `check_folder` does, and for a folder that cannot be written to.
     """
     former = check_folder(folder, rendered.kind)
     done = WriteResult()
@@ -240,10 +240,10 @@ def write_folder(folder: Path, rendered: RenderedFolder, *, force: bool = False)
 
 
 def _write_new(folder: Path, rendered: RenderedFolder) -> WriteResult:
-    """Make the folder beside its place, and rename it when all is in it.
+    """Write the folder under a temporary name, and rename it when it is complete.
 
-    One that is there and empty stays, for a shell may stand in it: what is in it comes, the record
-    last.
+    An empty folder that exists stays, because a shell may be in it: only the files move, the
+    record last.
     """
     there = folder.exists()
     name = f".{folder.name}.{secrets.token_hex(4)}"
@@ -320,7 +320,7 @@ def _resolve_path(folder: Path, name: str) -> Path:
 
 
 def _compute_digest(path: Path) -> str | None:
-    """Digest of a file; None where there is none. A folder in its place is a text of its own."""
+    """Return a file's digest; None where there is none. A folder has a text of its own."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):
@@ -328,7 +328,7 @@ def _compute_digest(path: Path) -> str | None:
 
 
 def _replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Put a file in its place in one step."""
+    """Replace a file atomically."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         beside.write_bytes(content)

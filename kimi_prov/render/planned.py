@@ -1,4 +1,4 @@
-"""A plan where no machine is provisioned: what of it holds in a job or a pod, without root.
+"""The parts of a plan that hold in a job or a pod, where no root provisions a machine.
 
 Decides: objects for a Kubernetes cluster (what holds without root).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.registry.definition import Severity
     from kimi_prov.planner.settings.parsing import Settings
 
-# What is found out when the engine is run: its nodes, ports and files.
+# Found out when the engine runs: its nodes, ports and files.
 OF_THE_RUN = frozenset(
     {"host", "port", "nnodes", "node-rank", "master-addr", "master-port", "headless"}
 )
@@ -29,7 +29,7 @@ ENVIRONMENT_OF_THE_RUN = frozenset(
         *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
     }
 )
-# Settings about what root does on a machine of one's own, as they are where there is no root.
+# Values that hold without root for settings about what root does on a machine.
 WITHOUT_EFFECT: Mapping[str, Any] = {
     "tls": "self-signed",
     "tls_cert_file": None,
@@ -47,7 +47,7 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
     "nvidia_driver_version": "auto",
     "group_address": None,
 }
-# Subjects of findings that are about what root does, or about a machine of one's own.
+# Subjects of findings about what root does, or about a machine of one's own.
 _NOT_THERE = frozenset(
     {"disk", "driver", "firewall", "host", "packages", "port", "python", "ram_disk", "serve"}
     | {"tuning", "web"}
@@ -55,29 +55,29 @@ _NOT_THERE = frozenset(
 NOT_THERE_EITHER = frozenset(
     {
         *("os.apparmor", "os.cgroups", "os.selinux", "os.supported", "os.systemd"),
-        # The nodes' addresses are found when it runs; others come and go on them.
+        # The nodes' addresses are known only when the engine runs; others use the nodes too.
         *("group.address", "group.settings", "gpu.held", "memory.cgroup"),
         "engine.not_provisioned",
     }
 )
-# vLLM lets answers end after SIGTERM since then.
+# The first vLLM version that finishes answers after SIGTERM.
 _DRAINS_SINCE = "0.18.0"
 _DRAIN = "--shutdown-timeout"
-# What the engine and its job or pod need to end after the last answer.
+# Seconds that the engine and its job or pod need to end after the last answer.
 _END_S = 60
 _MIN_DRAIN_S = 10
 
 
 def is_true_there(identity: str) -> bool:
-    """Whether a finding of a plan is as true there as on a machine of one's own."""
+    """Whether a finding of a plan also holds in a job or a pod."""
     subject = identity.partition(".")[0]
     return subject not in _NOT_THERE and identity not in NOT_THERE_EITHER
 
 
 def select_true(plan: MachinePlan) -> list[Finding]:
-    """Give the findings of a plan that hold.
+    """Give the findings of a plan that hold in a job or a pod.
 
-    What forbids `apply` is a blocker: weights cannot be fetched from nowhere there either.
+    A finding that forbids `apply` is a blocker there too: weights need a source.
     """
     return [_as_there(row) for row in plan["findings"] if is_true_there(row["id"])]
 
@@ -93,7 +93,7 @@ def list_without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[st
 
 
 class Driver(NamedTuple):
-    """How grave the nodes' driver is, what is known of it, and the branch that is needed."""
+    """The severity of the finding about the nodes' driver, its text, and the needed branch."""
 
     severity: Severity
     observed: str
@@ -106,7 +106,7 @@ class Driver(NamedTuple):
 
 
 def describe_driver(plan: MachinePlan) -> Driver | None:
-    """Return what a finding of the nodes' driver says; None where none is needed."""
+    """Return the finding about the nodes' driver; None where no driver is needed."""
     need = plan["driver"]["required_branch"]
     if need is None:
         return None
@@ -118,7 +118,7 @@ def describe_driver(plan: MachinePlan) -> Driver | None:
 
 
 def describe_tuning(plan: MachinePlan) -> list[str]:
-    """Say what root would set in the kernel."""
+    """List the kernel settings that root would make."""
     tuning = plan["tuning"]
     lines = [f"{name} = {value}" for name, value in tuning["sysctl"].items()]
     lines += [f"transparent huge pages: {tuning['thp']}"] if tuning["thp"] else []
@@ -126,7 +126,7 @@ def describe_tuning(plan: MachinePlan) -> list[str]:
 
 
 def drain(plan: MachinePlan, flags: Sequence[str], grace_s: int) -> list[str]:
-    """Give the flag for the seconds that answers may take at the end, where it is not there yet.
+    """Return the flag for the seconds that answers may take at the end, unless it is set.
 
     `grace_s`: seconds from the first signal to the last.
     """
@@ -137,7 +137,7 @@ def drain(plan: MachinePlan, flags: Sequence[str], grace_s: int) -> list[str]:
 
 
 def download(plan: MachinePlan) -> list[tuple[str, str]]:
-    """Give the site's hub and proxy as programs read them; no password is in a plan."""
+    """Return the variables of the site's hub and proxy; a plan holds no password."""
     proxy = plan["site"].get("proxy")
     downloads = [
         ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),

@@ -1,1 +1,1 @@
-"""`diagnose`: what is recognised in what a machine gathered, and the bundle for a bug report."""
+"""`diagnose`: what the rules recognise on a machine, and the bundle for a bug report."""

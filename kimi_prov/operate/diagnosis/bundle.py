@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.runner.progress import LogEntry
 
-# What a name of a host or unit may not have in that of a file.
+# Characters of a host's or unit's name that a file's name may not have.
 _ODD = re.compile(r"[^A-Za-z0-9@._+-]+")
 _MAX_LENGTH = 80
 
@@ -39,13 +39,13 @@ What `kimi-prov diagnose` gathered for a bug report.
   HOST/logs/UNIT.log   the end of each unit's journal, times in UTC
   HOST/kernel.log      the end of the kernel's messages
   HOST/metrics/        /metrics of each engine, twice where requests ran
-  HOST/configuration/  what HAProxy and, at a gateway, keepalived are told
+  HOST/configuration/  the configuration of HAProxy and, on a gateway, of keepalived
   HOST/packages.txt    the packages of the engine's environment
   HOST/nvidia-smi.txt  nvidia-smi -q
   HOST/hangs/NAME/     what the watchdog kept of engines that hung: stacks, processes, logs
 
 Keys, passwords and tokens are masked as ********. Names of hosts, addresses and serial numbers are
-not. Engines write no prompts and no answers into their logs, unless somebody told them to: look
+not. Engines write no prompts and no answers into their logs, unless somebody configured that: look
 through logs/ before you hand this on.
 """
 
@@ -129,7 +129,7 @@ def _format_json(value: object) -> str:
 
 
 def _make_distinct_names(names: Iterable[str]) -> dict[str, str]:
-    """Give each name one that may be a file's, and no two the same."""
+    """Return a distinct file name for each name."""
     file_names: dict[str, str] = {}
     for name in names:
         plain, suffix = _name(name), 1
@@ -147,7 +147,7 @@ def _name(text: str) -> str:
 def write(path: Path, folder: str, content: Iterable[tuple[str, str]]) -> int:
     """Write the bundle, all of it in `folder`, for its owner alone; return its size in bytes.
 
-    A file of that name that came to be meanwhile is not replaced: raises FileExistsError.
+    Raises FileExistsError where a file of that name exists by then.
     """
     descriptor, part = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:

@@ -1,4 +1,4 @@
-"""What one machine gathered, as rules read it: masked already, and text from elsewhere.
+"""What one machine gathered, as rules read it: masked already, and not to be trusted.
 
 Decides: what `diagnose` recognises (what the rules read).
 """
@@ -48,7 +48,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Hit:
-    """The last line that a rule looked for, how many there were, and whether it is over."""
+    """The last line that a rule found, how many there were, and whether its cause is over."""
 
     entry: LogEntry
     count: int
@@ -71,7 +71,7 @@ class Evidence:
     those that start for the first time. `rest`: since when and why the machine does not serve on
     purpose, empty where it is to. `hangs`: what the watchdog kept, the newest first; of the
     last one `hang` says what came of it. `disks`: file systems that hold something of ours.
-    `gateway`: what the status tells of one; `split`: who else has its address, empty for nobody.
+    `gateway`: the gateway's entry in the status; `split`: hosts that have its address as well.
     """
 
     plan: Mapping[str, object] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Evidence:
                 yield entries
 
     def last(self, pattern: re.Pattern[str], least: int = 1) -> Hit | None:
-        """Return an engine's last line that a pattern is found in, None for fewer than `least`.
+        """Return an engine's last line that matches a pattern, None for fewer matches than `least`.
 
         It is over where the engine answered a chat after it.
         """
@@ -116,7 +116,7 @@ class Evidence:
         return max(matching, key=lambda hit: hit.entry.time_us, default=None)
 
     def in_kernel(self, pattern: re.Pattern[str]) -> Hit | None:
-        """Return the last message of the kernel that a pattern is found in.
+        """Return the kernel's last message that matches a pattern.
 
         It is over where each engine answered a chat after it.
         """
@@ -128,9 +128,9 @@ class Evidence:
 
 
 def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
-    """Read what a machine gathered; what has another form than it should counts as absent.
+    """Read what a machine gathered; a value of an unexpected form counts as absent.
 
-    `split`: what others' documents tell of a gateway's address.
+    `split`: what the documents of other hosts say about a gateway's address.
     """
     status = _read_mapping(gathered.get("status"))
     logs = {
@@ -177,7 +177,7 @@ def _list_down_units(detail: str) -> list[str]:
 
 
 def _is_starting(unit: Mapping[str, Any]) -> bool:
-    """Whether systemd starts a unit and has not had to start it again: a model loads for long."""
+    """Whether systemd starts a unit for the first time: a model loads for minutes."""
     return unit.get("ActiveState") == "activating" and unit.get("NRestarts") in (None, "", "0")
 
 

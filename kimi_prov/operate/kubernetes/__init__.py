@@ -1,1 +1,1 @@
-"""A folder that `render kubernetes` made, and the cluster it is applied to, by kubectl."""
+"""Apply and observe a folder of `render kubernetes` in a cluster, with kubectl."""

@@ -1,4 +1,4 @@
-"""Reading what a cluster answers: any part of it may be missing or be of another kind."""
+"""Read a cluster's answers: any part may be missing or of another type."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
-# A name that Kubernetes gives to an object; nothing that kubectl takes for an option or a path.
+# A valid name of an object; kubectl cannot take it for an option or a path.
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def read_path(value: object, *path: str | int) -> Any:  # noqa: ANN401  (whatever lies there)
-    """Return what a path leads to, None where it leads nowhere."""
+    """Return the value at a path of keys, None where a key is missing."""
     for step in path:
         if isinstance(step, int):
             inside = isinstance(value, list) and -len(value) <= step < len(value)
@@ -47,7 +47,7 @@ def read_mapping(value: object, *path: str | int) -> Object:
 
 
 def read_name(value: object) -> str:
-    """Return an object's name, "" where it has none that Kubernetes would have given."""
+    """Return an object's name, "" where it has no valid one."""
     result = read_text(value, "metadata", "name")
     return result if NAME.fullmatch(result) else ""
 

@@ -1,4 +1,4 @@
-"""What an apply changes: each object as it is beside what the cluster would make of it."""
+"""What an apply changes: each object as it is and as the cluster would make it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLUSTER_FIELDS = (
     "selfLink",
 )
 _MAX_LENGTH = 120
-# Where a former client-side apply keeps the whole object, secret values with it.
+# A client-side apply kept the whole object there, with its secret values.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SECRET_NAME = re.compile(
     r"(?:key|token|pass(?:word|wd|phrase)?|secret|credential|authorization)s?(?![a-z])",
@@ -51,7 +51,7 @@ class Change:
 
 
 def compare_objects(before: Iterable[Object], after: Iterable[Object]) -> list[Change]:
-    """Compare objects as they are with what a server-side dry run made of them."""
+    """Compare objects as they are with the result of a server-side dry run."""
     there = {_make_key(row): row for row in before}
     return [
         _compare_object(there.get(_make_key(row)), row)

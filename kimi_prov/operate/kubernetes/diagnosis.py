@@ -1,4 +1,4 @@
-"""How far a model in a cluster is, and why it goes no further: from what the cluster says. Pure.
+"""How far the start of a model in a cluster is, and why it does not go on. Pure.
 
 Decides: a rendered folder in a Kubernetes cluster (why it does not go on).
 """
@@ -25,11 +25,11 @@ _NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectErr
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _SANDBOX = "FailedCreatePodSandBox"
-# Any of them says that what a pod waited for is there.
+# Each of these events says that the pod no longer waits.
 _PROGRESS_REASONS = frozenset({"Pulling", "Pulled", "SuccessfulAttachVolume"})
-# A kubelet tries a volume again after two minutes at most: what it tells no more has passed.
+# A kubelet tries a volume again after two minutes at most: an older event has passed.
 _STALE_S = 150.0
-# LeaderWorkerSet's names for it, of now and of before.
+# LeaderWorkerSet's present and former names of the event.
 _RECREATED = frozenset({"RecreateGroup", "RecreateGroupOnPodRestart"})
 GROUP_REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"
 _CLAIM = frozenset({"ProvisioningFailed", "FailedBinding"})
@@ -38,9 +38,9 @@ _OOM = "OOMKilled"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the cluster says of a folder at one moment.
+    """What the cluster says about a folder at one moment.
 
-    `revision`: what a group's pods are labelled with by now.
+    `revision`: the present revision, by which a group's pods are labelled.
     """
 
     workload: Object | None = None
@@ -55,9 +55,9 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why it goes no further.
+    """Why a start does not go on.
 
-    `waits`: it may pass by itself. `log`: pod, container, and whether its former run wrote it.
+    `waits`: the trouble may pass by itself. `log`: pod, container, whether to read its former log.
 
     `fix` may have {kubectl}, for the command up to its verb.
     """
@@ -70,13 +70,13 @@ class Trouble:
 
     @property
     def key(self) -> str:
-        """What makes it the same trouble at the next look: its counts and times left out."""
+        """The cause without counts and times, by which two snapshots show the same trouble."""
         return re.sub(r"\d+", "", self.cause)
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where it stands: the state, one line of what is going on, and what is in the way."""
+    """The state of a folder, one line about what happens, and the trouble if there is one."""
 
     state: State
     line: str
@@ -85,14 +85,14 @@ class Status:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What was already so when the wait began: restarts of pods by their uid, and when it began."""
+    """The state when the wait began: restarts of pods by their uid, and the time."""
 
     restarts: Mapping[str, int] = field(default_factory=dict)
     since_unix: float = 0.0
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, now_unix: float) -> Baseline:
-        """Remember it; events may come a little before, for clocks differ."""
+        """Record the state; since_unix is a little earlier, because clocks differ."""
         pods = [*snapshot.pods, *snapshot.fetching]
         return cls({_read_uid(pod): count_restarts(pod) for pod in pods}, now_unix - 60)
 
@@ -151,7 +151,7 @@ def _find_workload_trouble(
     if size:
         # Its leaders are of one StatefulSet, the workers of each leader of another.
         involved |= {f"StatefulSet/{name}", *(f"StatefulSet/{name}-{n}" for n in range(desired))}
-    # What a former revision suffers from was mended, or is told by the present one.
+    # Troubles of a former revision do not count: the present revision shows those that are left.
     revision = snapshot.revision or answers.read_text(workload, "status", "updateRevision")
     pods = [pod for pod in snapshot.pods if not _is_former(pod, revision)]
     return _find_first_trouble(
@@ -160,7 +160,7 @@ def _find_workload_trouble(
 
 
 def judge_status(snapshot: Snapshot) -> Status:
-    """Judge all of it for who looks once: an engine that answers serves, whatever it restarted."""
+    """Judge a folder from one snapshot: an engine that answers serves, despite restarts."""
     engine = judge_engine(snapshot, replace(Baseline.from_snapshot(snapshot, 0.0), since_unix=0.0))
     if engine.state == "starting" and answers.read_int(
         snapshot.workload, "status", "readyReplicas"
@@ -173,7 +173,7 @@ def judge_status(snapshot: Snapshot) -> Status:
 
 
 def _is_behind(workload: Object) -> bool:
-    """Whether the controller has yet to see, or to roll out, what was applied."""
+    """Whether the controller has not yet seen or rolled out what was applied."""
     if _is_unseen(workload):
         return True
     status = answers.read_mapping(workload, "status")
@@ -196,7 +196,7 @@ def _count_wanted(workload: Object) -> int:
 
 def _is_former(pod: Object, revision: str) -> bool:
     labels = answers.read_mapping(pod, "metadata", "labels")
-    # A leader has both: its own set's, and the group's.
+    # A leader has both labels: its own set's and the group's.
     own = labels.get(GROUP_REVISION) or labels.get("controller-revision-hash")
     return bool(revision and own and own != revision)
 
@@ -232,7 +232,7 @@ def _find_first_trouble(
     group: bool = False,
     count: int = 1,
 ) -> Trouble | None:
-    """Return the trouble to tell: what will not pass by itself before what may.
+    """Return the trouble to report: one that will not pass by itself comes first.
 
     `crash`: whether a container that ends is one. `count`: how many pods there should be.
     """
@@ -257,7 +257,7 @@ def _find_pod_troubles(
 ) -> Iterator[Trouble]:
     name = answers.read_name(pod)
     if answers.read_path(pod, "metadata", "deletionTimestamp"):
-        # A group is deleted at the first restart of any: this is where its crash is seen.
+        # A group is deleted at the first restart of any container: only here its crash is seen.
         if group and count_restarts(pod) > before.restarts.get(_read_uid(pod), 0):
             for row in _list_containers(pod):
                 yield from _find_container_troubles(pod, row, before, crash=crash)
@@ -324,7 +324,7 @@ def _describe_pod(pod: Object) -> str:
     return f"{{kubectl}} describe pod {answers.read_name(pod)}"
 
 
-# What a scheduler says is lacking, and what to do about it; the first that is named counts.
+# What the scheduler says is missing, and what to do about it; the first match counts.
 _LACKS = {
     r"Insufficient [a-z0-9.-]+/": "end what holds them, or add a node with them and "
     "their plugin:  {kubectl} get nodes "
@@ -384,7 +384,7 @@ def _find_claim_troubles(snapshot: Snapshot, before: Baseline) -> Iterator[Troub
 def _find_event_troubles(
     snapshot: Snapshot, pods: Sequence[Object], involved: set[str], before: Baseline, *, lacks: bool
 ) -> Iterator[Trouble]:
-    """Tell what no pod says: that one could not be created (`lacks`), or is not begun."""
+    """Give troubles that only events show: a pod was not created (`lacks`), or does not start."""
     waiting = {f"Pod/{answers.read_name(pod)}" for pod in pods if _is_creating(pod)}
     events = _select_new(snapshot.events, before)
     for row in events:
@@ -412,7 +412,7 @@ def _find_event_troubles(
 
 
 def _has_passed(row: Object, events: Iterable[Object], now_unix: float) -> bool:
-    """Whether a pod has gone on since it told that it waits."""
+    """Whether a pod has gone on since the event that says it waits."""
     when, about = _read_event_time(row), _name_event_object(row)
     return now_unix - when > _STALE_S or any(
         _read_event_time(other) >= when
@@ -425,7 +425,7 @@ def _has_passed(row: Object, events: Iterable[Object], now_unix: float) -> bool:
 def _find_group_troubles(
     events: Iterable[Object], involved: set[str], before: Baseline
 ) -> Iterator[Trouble]:
-    """Tell of a group that is made anew time and again: its pods' restarts go with them."""
+    """Give the trouble of a group that is created again and again: no pod counts its restarts."""
     recreations = [
         row
         for row in _select_new(events, before)
@@ -504,7 +504,7 @@ def _describe_progress(pods: Sequence[Object], what: str, probe: str = "") -> st
     return f"{progress}: {probe}" if probe else progress
 
 
-# Lines of an engine's log that say why it ended, and what to do: the first pattern that is found.
+# Lines of an engine's log that say why it ended, and what to do; the first match counts.
 _LOG = {
     r"CUDA out of memory|OutOfMemoryError|No available memory for the cache blocks"
     r"|larger than the maximum number of tokens": "render again with a smaller kimi_context or "
@@ -520,7 +520,7 @@ _LOG = {
 
 
 def add_log(trouble: Trouble, log: str) -> Trouble:
-    """Add to a trouble what a container's log says of it."""
+    """Add to a trouble what a container's log says about it."""
     lines = [line for line in clean_text.clean_block(log).splitlines() if line.strip()]
     if not lines:
         return trouble

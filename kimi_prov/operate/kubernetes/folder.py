@@ -46,7 +46,7 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path, target: Target) -> Folder:
-        """Read and build a folder. Raises UserError where it is none, or cannot be built."""
+        """Read and build a folder. Raises UserError for another folder or a failed build."""
         record = folder_writer.read_record(path, KUBERNETES)
         kubectl = Kubectl.find(target)
         objects = tuple(_parse_objects(path, kubectl.build(path)))
@@ -56,7 +56,7 @@ class Folder:
         return folder
 
     def check(self) -> None:
-        """Raise UserError where it has not one workload with a service."""
+        """Raise UserError unless the folder has exactly one workload with a service."""
         _ = self.workload, self.service
 
     @cached_property
@@ -66,7 +66,7 @@ class Folder:
 
     @cached_property
     def name(self) -> str:
-        """Name of the workload: `kimi` where nobody chose another."""
+        """Name of the workload: `kimi` by default."""
         return answers.read_name(self.workload)
 
     @property
@@ -100,7 +100,7 @@ class Folder:
 
     @property
     def replicas(self) -> int | None:
-        """How many of the workload the file says: 0 is stopped, None leaves it to others."""
+        """Replicas in the workload's file: 0 means stopped, None leaves it to an autoscaler."""
         replicas = answers.read_path(self.workload, "spec", "replicas")
         return replicas if isinstance(replicas, int) else None
 
@@ -120,7 +120,7 @@ class Folder:
 
     @property
     def selector(self) -> str:
-        """The label of all that belongs to it."""
+        """The label selector of all objects of the folder."""
         instance = answers.read_text(self.workload, "metadata", "labels", f"{LABEL}instance")
         return f"{LABEL}instance={instance or self.name}"
 
@@ -216,14 +216,14 @@ def _parse_objects(path: Path, text: str) -> Iterable[Object]:
             and answers.read_text(row, "apiVersion")
             and answers.read_name(row)
         ):
-            raise UserError(f"{path}: kustomize builds what is no object of Kubernetes", fix=fix)
+            raise UserError(f"{path}: kustomize built what is no Kubernetes object", fix=fix)
         yield row
 
 
 def _choose_namespace(
     path: Path, objects: tuple[Object, ...], target: Target, kubectl: Kubectl
 ) -> str:
-    """Return the namespace that the folder goes to. Raises UserError where two are named."""
+    """Return the folder's namespace. Raises UserError where two are named."""
     named = sorted(
         {space for row in objects if (space := answers.read_text(row, "metadata", "namespace"))}
     )

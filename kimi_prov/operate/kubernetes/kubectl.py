@@ -1,6 +1,6 @@
-"""The user's own kubectl: found, asked, and its refusals put into words.
+"""Find and call the user's own kubectl, and explain its errors.
 
-Names and namespaces go to it as arguments; what it answers is data. Nothing secret is an argument.
+Names and namespaces are arguments; its output is only data. No secret is ever an argument.
 
 Decides: a rendered folder in a Kubernetes cluster (how kubectl is called).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# The first whose kustomize puts labels into templates too.
+# The first version whose kustomize puts labels into templates too.
 MIN_VERSION = (1, 27)
 MANAGER = "kimi-prov"
 _BUILD = "kustomize"
@@ -43,8 +43,8 @@ _LOGIN = re.compile(
     r"|error loading config",
     re.IGNORECASE,
 )
-# Refusals that quote another's sentences, or use the word of a right that is lacking: a quota,
-# limits, an admission policy, a webhook that does not answer where the server does.
+# Errors whose text looks like a missing right or a server that does not answer, and is neither: a
+# quota, limits, an admission policy, a webhook that does not answer.
 _RULES = (
     (
         re.compile(r"(?:exceeded|failed) quota"),
@@ -69,12 +69,12 @@ _RULES = (
 )
 _FORBIDDEN = re.compile(r"\(Forbidden\)|is forbidden: User|cannot \w+ resource", re.IGNORECASE)
 _ABSENT = re.compile(r"\(NotFound\)|could not find the requested resource|have a resource type")
-# Warnings of the server and of kubectl's own logger stand before the reason.
+# Warnings of the server and of kubectl's logger come before the reason.
 _NOISE = re.compile(r"[IWEF]\d{4} |Warning: ")
 
 
 class AbsentError(UserError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class ForbiddenError(UserError):
@@ -83,7 +83,7 @@ class ForbiddenError(UserError):
 
 @dataclass(frozen=True)
 class Target:
-    """Where to, as given on the command line."""
+    """The context and namespace that the command line names."""
 
     context: str | None = None
     namespace: str | None = None
@@ -99,7 +99,7 @@ class Kubectl:
 
     @classmethod
     def find(cls, target: Target) -> Kubectl:
-        """Find it on PATH and read its configuration. Raises UserError for none that will do."""
+        """Find kubectl on PATH and read its configuration. Raises UserError if it is unusable."""
         program = shutil.which("kubectl")
         if program is None:
             raise UserError("kubectl is not on this machine", fix=f"install it: {_INSTALL}")
@@ -134,7 +134,7 @@ class Kubectl:
         return " ".join(clean_text.quote_word(word) for word in ("kubectl", *self._place(), *words))
 
     def run(self, *words: str, content: str | None = None, timeout_s: float = _TIMEOUT_S) -> str:
-        """Run it and return what it printed. Raises UserError with its reason in our words."""
+        """Run kubectl and return its output. Raises UserError, which explains the failure."""
         try:
             done = subprocess.run(
                 self.argv(f"--request-timeout={_READ_TIMEOUT_S}s", *words),
@@ -177,7 +177,7 @@ class Kubectl:
             ) from None
 
     def items(self, *words: str, content: str | None = None) -> list[answers.Object]:
-        """Return objects: those of a list, or the one that it is."""
+        """Return the objects of a list, or the single object that kubectl printed."""
         document = self.json(*words, content=content)
         if (
             answers.read_text(document, "kind").endswith("List")
@@ -241,7 +241,7 @@ class Kubectl:
         message = f"{self.where}: kubectl {words[0]}: {reason}"
         if words[0] == _BUILD:
             return UserError(message, fix=f"correct it; try  {self.format_command(*words)}")
-        # The whole of it: of several lines the first may be the one that says it.
+        # All lines: the first of several may be the one that gives the reason.
         for pattern, code, fix in _RULES:
             if pattern.search(reason):
                 error_text = fix.replace("{kubectl}", self.format_command())
@@ -265,7 +265,7 @@ class Kubectl:
 
 
 def _name_plural(kind: str) -> str:
-    """Return how kubectl names a kind: the same rule gave it to the kinds that are asked for."""
+    """Return a kind's plural by the rule that also named the requested kinds."""
     return kind.lower() + ("es" if kind.endswith("s") else "s")
 
 

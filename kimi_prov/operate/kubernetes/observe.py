@@ -1,4 +1,4 @@
-"""Looks at what a folder has become in its cluster."""
+"""Read the state of a folder's objects in its cluster."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CLAIMS = "persistentvolumeclaims"
 
 
 def take_snapshot(folder: Folder) -> Snapshot:
-    """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
+    """Ask the cluster for all objects. Raises UserError where it does not answer or refuses."""
     objects = _list_by_kind(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
-    # Of a claim its name counts: a site's own has no label of ours.
+    # Claims are found by name: a claim of the site has no label of ours.
     beside = _list_by_kind(folder, (_CLAIMS, "events"), but="events")
     claims = {answers.read_name(row) for row in folder.of_kind("PersistentVolumeClaim")}
     job = (
@@ -48,7 +48,7 @@ def take_snapshot(folder: Folder) -> Snapshot:
 def _list_by_kind(
     folder: Folder, kinds: tuple[str, ...], selector: str = "", but: str = ""
 ) -> dict[str, list[Object]]:
-    """Ask for kinds: what may not be seen is not what is not there, `but` for one of them."""
+    """Ask for kinds. Raises UserError where the user may not list one, except the kind `but`."""
     objects = folder.kubectl.several(kinds, selector)
     if hidden := [kind for kind, rows in objects.items() if rows is None and kind != but]:
         raise ForbiddenError(
@@ -93,7 +93,7 @@ def read_log(
     try:
         return folder.kubectl.run(*words) if answers.NAME.fullmatch(pod) else ""
     except UserError:
-        # No log is no trouble of its own: a container that never ran has none.
+        # A missing log is no trouble: a container that never ran has none.
         return ""
 
 
@@ -107,7 +107,7 @@ def read_last_line(folder: Folder, pods: list[Object]) -> str:
 
 
 def explain_trouble(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:
-    """Return a trouble with what the log says of it, and the end of that log."""
+    """Return a trouble with what the log says about it, and the end of that log."""
     if trouble.log is None:
         return trouble, ""
     pod, container, previous = trouble.log

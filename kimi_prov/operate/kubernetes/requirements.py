@@ -1,4 +1,4 @@
-"""What a folder needs of a cluster beside what that has: findings, before anything is applied.
+"""Compare what a folder needs with what its cluster has, before anything is applied.
 
 Decides: a rendered folder in a Kubernetes cluster (what the cluster lacks).
 """
@@ -49,7 +49,7 @@ _DEVICES = "install the vendor's device plugin (for NVIDIA the GPU operator), or
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a cluster has, as far as the user may see it: None is not seen."""
+    """What a cluster has; None for what the user may not see."""
 
     groups: frozenset[str] | None
     namespace: bool | None
@@ -68,7 +68,7 @@ class Cluster:
 def observe_cluster(folder: Folder) -> Cluster:
     """Ask the cluster. Raises UserError where it is not reached."""
     kubectl = folder.kubectl
-    # The first question is the one that tells whether it is reached at all.
+    # The first call shows whether the cluster answers at all.
     groups = _parse_groups(kubectl.run("get", "--raw", "/apis"))
     seen = kubectl.several(_SHARED_KINDS)
     kinds = {
@@ -197,8 +197,8 @@ def _check_nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
             fix=None,
         )
         return
-    # What runs has its nodes, one of them cordoned perhaps; and of a pod that waits the scheduler
-    # and an autoscaler say more than its nodes of now do.
+    # Pods that run have their nodes already, even if one is cordoned since. About a pod that
+    # waits, the scheduler and an autoscaler know more than the present nodes show.
     if cluster.pods:
         return
     words = ("apply", "--server-side", f"--field-manager={MANAGER}", "-k", str(folder.path))
@@ -208,7 +208,7 @@ def _check_nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     )
     usable = [node for node in cluster.nodes if is_usable(node, template)]
     devices = {name: amount for name, amount in needs.items() if "/" in name}
-    # A node may offer devices and be too small: each is told by its own name.
+    # A node may have the devices and be too small otherwise: two findings.
     if devices and sum(count_pods(node, devices) for node in usable) < pods:
         findings.add(
             "cluster.devices",
@@ -227,7 +227,7 @@ def _check_nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
 
 
 def _describe_nodes(nodes: Sequence[Object], usable: Sequence[Object], needs: Amounts) -> str:
-    """Write how many nodes there are, and what the largest of those that take the pod has."""
+    """Describe the number of nodes, and the largest one that may run the pod."""
     seen = f"{len(nodes)} nodes, {len(usable)} that take the pod"
     largest = max(usable, key=lambda node: rank_node(node, needs), default=None)
     if largest is None:
@@ -261,7 +261,7 @@ def _parse_quantity(value: object) -> Fraction | None:
 
 
 def is_usable(node: Object, template: Object) -> bool:
-    """Whether a node takes a pod at all: open, with its labels, and no taint not tolerated."""
+    """Whether a pod may run on a node: schedulable, labels match, every taint is tolerated."""
     if answers.read_path(node, "spec", "unschedulable"):
         return False
     labels = answers.read_mapping(node, "metadata", "labels")
@@ -285,7 +285,7 @@ def _is_tolerated(row: Object, taint: Object) -> bool:
 
 
 def sum_requests(template: Object) -> Amounts:
-    """Return what a pod requests: its containers' together, or one before them."""
+    """Return a pod's requests: the sum of its containers, or a larger init container."""
     spec = answers.read_mapping(template, "spec")
     total: Amounts = {}
     for row in answers.read_rows(spec, "containers"):
@@ -333,7 +333,7 @@ def _check_claims(folder: Folder, cluster: Cluster, findings: Findings) -> None:
         if answers.read_text(row, "metadata", "annotations", _DEFAULT_CLASS) == "true"
     ]
     for row in folder.of_kind("PersistentVolumeClaim"):
-        # "" asks for a volume that somebody made by hand.
+        # "" requests a volume that was created by hand.
         storage_class = answers.read_path(row, "spec", "storageClassName")
         fits = (
             bool(default)
@@ -369,7 +369,7 @@ def _check_ingress(folder: Folder, cluster: Cluster, findings: Findings) -> None
 
 
 def _check_quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
-    # What runs is in `used` already, and is replaced one by one; so is a job that will have ended.
+    # Pods that run are counted in `used` already and are replaced one by one; a job is, too.
     if cluster.pods or cluster.fetching:
         return
     there = {answers.read_name(row) for row in cluster.claims or ()}
@@ -380,7 +380,7 @@ def _check_quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
         demand = quota.sum_demand([folder.workload, *claims])
         clashes = quota.find_clashes(cluster.quotas, demand)
     except (UserError, KeyError, TypeError, ValueError):
-        # A quantity that is none, or a file changed by hand: the server will say it better.
+        # An invalid quantity or a file changed by hand: the server explains that better.
         return
     for clash in clashes:
         findings.add(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def make_entry(
     folder: Folder, snapshot: Snapshot, standing: diagnosis.Status, now_unix: float
 ) -> dict[str, Any]:
-    """Return what is known of a folder that was applied."""
+    """Return the status entry of a folder that was applied."""
     workload = snapshot.workload
     ready = [pod for pod in snapshot.pods if answers.is_condition_true(pod, "Ready")]
     since = min([s for pod in ready if (s := _read_start_time(pod)) is not None], default=None)

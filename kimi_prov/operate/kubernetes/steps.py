@@ -1,4 +1,4 @@
-"""What an apply does, in which order: decided from the folder and from what is there. Pure.
+"""Decide what an apply does and in which order, from the folder and the cluster. Pure.
 
 Decides: a rendered folder in a Kubernetes cluster (the order in which it is applied).
 Held by: tests/component/commands/kubernetes/test_kubernetes_commands.py,
@@ -25,8 +25,8 @@ JobStep = Literal["create", "leave", "replace"]
 class Steps:
     """First all but the workload; once the weights are there, the workload; then its `size`.
 
-    So no GPU is held while weights are fetched, the engine of before serves on meanwhile, and a
-    volume of one node's is never wanted on two.
+    So no GPU is held while weights are fetched, the former engine serves meanwhile, and a volume
+    that only one node can mount is never needed on two nodes.
     """
 
     job: JobStep
@@ -53,19 +53,19 @@ def plan_steps(
 
 
 def choose_size(folder: Folder, there: Object | None) -> tuple[Object, int | None]:
-    """Return the workload to send, and the number to scale it to: None leaves that as it is."""
+    """Return the workload to send, and its number of replicas; None leaves the number as it is."""
     has = answers.read_path(there, "spec", "replicas")
     if not isinstance(has, int):
         return folder.workload, None
-    # As many as there are: who changed their number owns that field, until `scale` takes it.
+    # Keep the present number: whoever changed it owns that field, until `scale` takes it over.
     row = {**folder.workload, "spec": {**folder.workload["spec"], "replicas": has}}
-    # A file without a number leaves it to an autoscaler, which starts nothing that is stopped.
+    # Without a number in the file an autoscaler sets it, which does not start a stopped workload.
     size = folder.replicas if folder.replicas is not None else max(has, 1)
     return row, None if size == has else size
 
 
 def choose_job_step(desired: Object, there: Object | None, *, has_weights: bool) -> JobStep:
-    """Decide about the job that fetches: its pods cannot be changed, and what is done is done.
+    """Decide about the job that fetches the weights: a job's pod template cannot be changed.
 
     `has_weights`: the volumes that it fills are there.
     """

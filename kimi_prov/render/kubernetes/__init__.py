@@ -1,1 +1,1 @@
-"""A plan becomes objects of a Kubernetes cluster: pods without root, behind a Service."""
+"""Render a plan as Kubernetes objects: pods without root, behind a Service."""

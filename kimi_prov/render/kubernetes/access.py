@@ -1,4 +1,4 @@
-"""Who reaches what: volumes, nodes, capabilities, and the API from outside the cluster."""
+"""Access: volumes, nodes, capabilities, and the API from outside the cluster."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import WebUiPlan
     from kimi_prov.planner.settings.parsing import Settings
 
-# An answer streams for minutes, and a chat may carry pictures.
+# An answer streams for minutes, and a chat may carry images.
 _TIMEOUT_S = 3600
 _UPLOAD = "100m"
-# As an IngressClass names them, HAProxy's with the class behind it where its chart made it. Others
-# of nginx and HAProxy read annotations of their own.
+# Controllers as an IngressClass names them; HAProxy's chart adds the class. Other controllers for
+# nginx and HAProxy read other annotations.
 _NGINX, _HAPROXY = "k8s.io/ingress-nginx", "haproxy.org/ingress-controller"
 _CONTROLLERS = {"nginx": _NGINX, "haproxy": _HAPROXY}
 _WEB_IMAGE = "ghcr.io/open-webui/open-webui"
 
 
 def choose_mode(settings: Settings, hosts: int) -> str:
-    """Say who mounts the volume of the weights."""
+    """Return the access mode of the weights' volume."""
     if settings.kubernetes_access_mode != "auto":
         return settings.kubernetes_access_mode
     return "ReadWriteMany" if hosts > 1 else "ReadWriteOnce"
@@ -34,13 +34,13 @@ def list_tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
 
 
 def find_controller(settings: Settings) -> str | None:
-    """Name the Ingress controller that the name of the class speaks for; None for no known one."""
+    """Return the Ingress controller that the class's name suggests; None for an unknown one."""
     name = settings.kubernetes_ingress_class or ""
     return next((controller for word, controller in _CONTROLLERS.items() if word in name), None)
 
 
 def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
-    """Return what an Ingress controller is told of the pods; None for one that is not known.
+    """Return the Ingress annotations for a controller; None for an unknown one.
 
     `tls`: the pods speak it.
     """
@@ -64,5 +64,5 @@ def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str]
 
 
 def name_web_image(web: WebUiPlan, settings: Settings) -> str:
-    """Name the image of the page."""
+    """Return the name of the web UI's image."""
     return settings.kubernetes_web_image or f"{_WEB_IMAGE}:v{web['version']}-slim"

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: what of the engine's metrics a person looks at first."""
+"""The dashboard for Grafana: the engine's metrics that a person looks at first."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def make_selector(name: str, namespace: str | None) -> str:
 def make_document(name: str, namespace: str | None) -> str:
     """Return the dashboard of the objects of this name as JSON.
 
-    Without a namespace whoever looks at it chooses one.
+    Without a namespace the viewer chooses one.
     """
     job = make_selector(name, namespace or "$namespace")
     whose = f"{namespace}/{name}" if namespace else name
@@ -136,6 +136,6 @@ def make_document(name: str, namespace: str | None) -> str:
                 maximum=panel.maximum,
             )
         )
-    # Grafana takes 40 signs; two of one name in two namespaces are two.
+    # Grafana allows 40 characters; the digest also holds the namespace.
     uid = f"kimi-prov-{hashlib.sha256(whose.encode()).hexdigest()[:12]}"
     return grafana.make_document(uid, f"Kimi: {whose}", chosen, panels)

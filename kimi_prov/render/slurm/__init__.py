@@ -1,1 +1,1 @@
-"""A plan becomes jobs of a SLURM cluster: no root, no proxy, a shared file system."""
+"""Render a plan as jobs of a SLURM cluster: no root, no proxy, a shared file system."""

@@ -1,4 +1,4 @@
-"""What of a plan's findings holds in a job, and what a job lacks.
+"""The plan's findings that hold in a job, and findings about what a job lacks.
 
 Decides: jobs for a SLURM cluster (what of a plan holds there).
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
-# What `render slurm` sets itself: a value of the site's has no effect in a job.
+# Settings that `render slurm` replaces: the site's value has no effect in a job.
 _WITHOUT_EFFECT: dict[str, Any] = {
     "web_ui": False,
     "allowed_networks": [],

@@ -1,4 +1,4 @@
-"""A plan's command line as bash has it: one flag a line, each with its reason.
+"""A plan's command line in bash: one flag a line, each with its reason.
 
 Decides: jobs for a SLURM cluster (reasons of the flags).
 """
@@ -76,13 +76,13 @@ class Line:
 
 
 def quote_word(text: str) -> str:
-    """Return a word of bash; what the plan has below /srv/kimi is below $KIMI_ROOT."""
+    """Return a quoted word of bash; paths below /srv/kimi become paths below $KIMI_ROOT."""
     parts = [shlex.quote(part) if part else "" for part in _ROOT_PATTERN.split(text)]
     return ROOT.join(parts) or "''"
 
 
 def explain_arguments(plan: MachinePlan, requested: Iterable[str]) -> list[Line]:
-    """Give the engine's arguments, but those that the job finds out when it runs.
+    """Give the engine's arguments, without those that the job finds out when it runs.
 
     `requested`: flags of kimi_engine_args.
     """
@@ -107,7 +107,7 @@ def explain_arguments(plan: MachinePlan, requested: Iterable[str]) -> list[Line]
 
 
 def explain_environment(plan: MachinePlan) -> list[Line]:
-    """Give the engine's environment, but what the job finds out when it runs."""
+    """Give the engine's environment, without what the job finds out when it runs."""
     return [
         Line(f"export {name}={quote_word(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
         for name, value in plan["instances"][0]["env"].items()
@@ -116,7 +116,7 @@ def explain_environment(plan: MachinePlan) -> list[Line]:
 
 
 def _explain_figures(plan: MachinePlan) -> dict[str, str]:
-    """Give the reasons that have figures of the plan in them."""
+    """Give the reasons that hold figures of the plan."""
     model, memory, parallel = plan["model"], plan["memory"], plan["parallel"]
     reasons = {
         "max-model-len": f"tokens of one conversation; the cache holds {memory['kv_tokens_max']:,} "

@@ -1,4 +1,4 @@
-"""The folder of a cluster: every file of it, from a plan and the site's settings.
+"""Render every file of a SLURM cluster's folder, from a plan and the site's settings.
 
 Decides: jobs for a SLURM cluster.
 Held by: tests/unit/render/test_slurm_render.py, tests/component/render/test_slurm_scripts.py,
@@ -31,7 +31,7 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _PROGRAMS = ("prepare-login.sh",)
 _GIB = 1 << 30
 _IGNORED = b"# What jobs print comes here; git keeps the folder alone.\n*\n!.gitignore\n"
-# What a shared file system was seen to take from outside at least, bytes a second.
+# The slowest download onto a shared file system that was measured, bytes a second.
 _SLOW_DOWNLOAD = 50e6
 _RAY_LOCK = "ray.txt"
 
@@ -79,7 +79,7 @@ def _from_template(path: str, values: Mapping[str, Any]) -> File:
 
 
 def _list_locks(plan: MachinePlan, catalogue: Catalogue) -> list[File]:
-    """Give the lock files, and the wheels of this project's own that they name."""
+    """Give the lock files, and this project's own wheels that they name."""
     hub, tuning = plan["installation"]["hub_client"], plan["moe_tuning"]
     names = [*plan["engine"]["locks"], *([hub["lock"]] if hub else [])]
     names += [_RAY_LOCK] if tuning and tuning["read"] else []
@@ -126,7 +126,7 @@ def _make_values(name: str, plan: MachinePlan, settings: Settings, facts: Facts)
 
 
 def _list_flags(plan: MachinePlan, settings: Settings) -> list[flag_reasons.Line]:
-    """Give the engine's arguments, with the time that answers have at the end of a job."""
+    """Give the engine's arguments, with the seconds for answers at the end of a job."""
     lines = flag_reasons.explain_arguments(plan, settings.engine_args)
     flags = [row.text.partition(" ")[0] for row in lines]
     if drain := planned.drain(plan, flags, settings.slurm_signal_s):
@@ -141,17 +141,17 @@ def _format_gres(settings: Settings, gpus: int) -> str | None:
 
 
 def _count_cores(facts: Facts, gpus: int) -> int:
-    """Give the cores of a task: the node's, or the share of its GPUs that the engine takes."""
+    """Return the cores of a task: the node's, or the share of the GPUs that the engine uses."""
     cores, total = facts["cpu"]["cores"] or 1, len(facts["gpus"])
     return max(1, cores * gpus // total) if gpus and total else cores
 
 
 def _count_memory_gib(plan: MachinePlan, hosts: int) -> int:
-    """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
+    """Return a job's GiB of a node: the processes, and the page cache of weights on GPUs."""
     needed: int = pod.compute_process_bytes(plan)
     if plan["instances"][0]["gpus"]:
         needed += int(plan["weights"]["bytes"]) // hosts
-    # SLURM knows of less than the node has: the system's part is left out.
+    # SLURM offers less than the node has: it leaves out the system's part.
     most = int(plan["memory"]["host_ram_available_bytes"]) * 9 // 10
     return max(1, math.ceil(min(needed, most) / _GIB))
 
@@ -161,7 +161,7 @@ def _format_hours(size: int) -> str:
 
 
 def _list_site_variables(plan: MachinePlan) -> list[tuple[str, str]]:
-    """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
+    """Return the variables of the site's mirrors and proxy; a plan holds no password."""
     site = plan["site"]
     variables = [
         ("PIP_INDEX_URL", site["pip_index_url"]),

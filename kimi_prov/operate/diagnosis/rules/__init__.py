@@ -23,7 +23,7 @@ _MODULES = (logs, metrics, service)
 
 
 def run_rules(evidence: Evidence) -> list[Finding]:
-    """Return what is recognised, the gravest first."""
+    """Return what is recognised, the most severe first."""
     seen = ((identity, check(evidence)) for identity, check in RULES.items())
     return sort_by_severity(
         make_finding(identity, **observation)

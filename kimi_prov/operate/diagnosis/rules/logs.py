@@ -15,12 +15,12 @@ from kimi_prov.planner.findings import Observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-# A block of shared memory that is not to be had is nothing while a model compiles or loads; a third
-# minute of it in a row is.
+# An engine that waits for a block of shared memory is normal while a model compiles or loads; three
+# minutes of it in a row are not.
 WAITED_MINUTES = 3
-# A disk that gives 1 GB/s has read the largest model after this.
+# A disk of 1 GB/s reads the largest model in this time.
 _SLOW_LOAD_S = 900
-# Or the slowest that the plan predicts, so many times.
+# Or so many times the slowest load that the plan predicts.
 _SLOWER_LOAD = 1.5
 
 
@@ -42,12 +42,12 @@ _CAPTURE = re.compile(
     r"capture_model|capture_begin|capture_end|torch\.cuda\.graph\(|cuda_graph\.py|"
     r"Capturing (?:CUDA|cuda)|cuda graph addresses"
 )
-# A traceback of a worker is that long, and those of several come mixed.
+# The traceback of a worker has so many lines, and tracebacks of several workers come mixed.
 _TRACEBACK = 400
 
 
 def _find_out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
-    """Give the last line of each engine that tells of memory, and whether graphs were captured."""
+    """Give each engine's last line about memory, and whether it was capturing graphs."""
     for entries in evidence.engines():
         hit = Evidence(logs={entries[0].unit: entries}).last(_OOM) if entries else None
         if hit is not None:
@@ -58,7 +58,7 @@ def _find_out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
 
 @register_rule("diagnose.graph_capture_memory")
 def detect_graph_capture_memory(evidence: Evidence) -> Observation | None:
-    """Tell memory that ran out at the capture of graphs from any other."""
+    """Report memory that ran out while the engine captured CUDA graphs."""
     hit = next((hit for hit, captured in _find_out_of_memory(evidence) if captured), None)
     return make_observation(
         evidence,
@@ -70,7 +70,7 @@ def detect_graph_capture_memory(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.gpu_memory")
 def detect_gpu_memory(evidence: Evidence) -> Observation | None:
-    """Tell of memory that ran out while weights were loaded or requests ran."""
+    """Report memory that ran out while weights were loaded or requests ran."""
     hit = next((hit for hit, captured in _find_out_of_memory(evidence) if not captured), None)
     ktransformers = evidence.planned("engine", "name") == "ktransformers"
     fix = (
@@ -88,7 +88,7 @@ _PTX = re.compile(r"provided PTX was compiled with an unsupported toolchain")
 
 @register_rule("diagnose.ptx")
 def detect_ptx(evidence: Evidence) -> Observation | None:
-    """Tell of kernels that the driver cannot translate."""
+    """Report kernels that the driver cannot translate."""
     return make_observation(
         evidence,
         evidence.last(_PTX),
@@ -104,7 +104,7 @@ _TOOL_CALL = re.compile(
 
 @register_rule("diagnose.tool_calls")
 def detect_tool_calls(evidence: Evidence) -> Observation | None:
-    """Tell of calls that the engine's parser gave up on."""
+    """Report calls that the engine's parser could not read."""
     hit = evidence.last(_TOOL_CALL)
     if hit is None:
         return None
@@ -126,7 +126,7 @@ _PARSER = re.compile(
 
 @register_rule("diagnose.parser_unknown")
 def detect_parser_unknown(evidence: Evidence) -> Observation | None:
-    """Tell of a parser that the engine is too old for."""
+    """Report a parser that the engine is too old for."""
     return make_observation(
         evidence,
         evidence.last(_PARSER),
@@ -142,7 +142,7 @@ _TOKENIZER = re.compile(
 
 @register_rule("diagnose.tokenizer")
 def detect_tokenizer(evidence: Evidence) -> Observation | None:
-    """Tell of a tokenizer that transformers 5 converted, by the line that it writes then."""
+    """Report a tokenizer that transformers 5 converted, by the line that it writes then."""
     return make_observation(
         evidence,
         evidence.last(_TOKENIZER),
@@ -156,7 +156,7 @@ _LOADED = re.compile(r"Loading weights took ([\d.]{1,12}) seconds")
 
 @register_rule("diagnose.slow_load")
 def detect_slow_load(evidence: Evidence) -> Observation | None:
-    """Tell of weights that took longer to load than the plan, or any disk, lets expect."""
+    """Report weights that took longer to load than the plan predicts or a slow disk needs."""
     hit = evidence.last(_LOADED)
     match = _LOADED.search(hit.entry.message) if hit else None
     limit = max(_SLOW_LOAD_S, _SLOWER_LOAD * (evidence.figure("throughput", "load_s", "high") or 0))
@@ -176,7 +176,7 @@ NO_BLOCK = re.compile(r"No available shared memory broadcast block found in \d+ 
 
 @register_rule("diagnose.broadcast_block")
 def detect_broadcast_block(evidence: Evidence) -> Observation | None:
-    """Tell of processes of an engine that wait for minutes for one of them."""
+    """Report processes of an engine that wait for one of them for minutes."""
     return make_observation(
         evidence,
         evidence.last(NO_BLOCK, least=WAITED_MINUTES),
@@ -190,7 +190,7 @@ _ILLEGAL = re.compile(r"an illegal memory access was encountered")
 
 @register_rule("diagnose.illegal_memory_access")
 def detect_illegal_memory_access(evidence: Evidence) -> Observation | None:
-    """Tell of a fault in the engine's kernels: nothing of this machine's settings."""
+    """Report a fault in the engine's kernels, which no setting of this machine causes."""
     return make_observation(
         evidence,
         evidence.last(_ILLEGAL),
@@ -207,7 +207,7 @@ _HEAD = re.compile(
 
 @register_rule("diagnose.head_lost")
 def detect_head_lost(evidence: Evidence) -> Observation | None:
-    """Tell of ranks whose head ended: they do not find back to it by themselves."""
+    """Report ranks whose head ended: they do not reconnect by themselves."""
     hit = evidence.last(_HEAD)
     return make_observation(
         evidence,
@@ -222,7 +222,7 @@ _THRESHOLD = re.compile(r"kt[-_]gpu[-_]prefill[-_]token[-_]threshold['\"]?[=\s,]
 
 @register_rule("diagnose.prefill_threshold")
 def detect_prefill_threshold(evidence: Evidence) -> Observation | None:
-    """Tell of the flag, in the plan or in what the engine says it was started with."""
+    """Report the flag, in the plan or in the arguments that the engine logged."""
     planned = _THRESHOLD.search(json.dumps(evidence.planned("instances")))
     hit = evidence.last(_THRESHOLD)
     if planned is None and hit is None:
@@ -243,7 +243,7 @@ _NUMA = re.compile(r"NUMA node \d+ not found|set_mempolicy: (?:Invalid argument|
 
 @register_rule("diagnose.numa_node")
 def detect_numa_node(evidence: Evidence) -> Observation | None:
-    """Tell of a pool of threads that was bound to a node that is not there."""
+    """Report a pool of threads that was bound to a node that does not exist."""
     return make_observation(
         evidence,
         evidence.last(_NUMA),
@@ -259,7 +259,7 @@ _RELOADED = re.compile(r"Reloading weights in-?place", re.I)
 
 @register_rule("diagnose.sleep_weights")
 def detect_sleep_weights(evidence: Evidence) -> Observation | None:
-    """Tell of an engine that woke from a sleep in which it threw its weights away."""
+    """Report an engine that woke from a sleep in which it dropped its weights."""
     for entries in evidence.engines():
         slept, woken, count = False, None, 0
         for entry in entries:
@@ -286,7 +286,7 @@ _WORKSPACE = re.compile(r"Failed to initialize FlashInfer All Reduce workspace")
 
 @register_rule("diagnose.mnnvl_workspace")
 def detect_mnnvl_workspace(evidence: Evidence) -> Observation | None:
-    """Tell of a start that goes through a wait for each layer."""
+    """Report a start that waits once for each layer."""
     return make_observation(
         evidence,
         evidence.last(_WORKSPACE),
@@ -300,12 +300,12 @@ _XID_LOST = re.compile(r"NVRM:.*(?:Xid.*: 79\b|fallen off the bus)")
 
 @register_rule("diagnose.gpu_lost")
 def detect_gpu_lost(evidence: Evidence) -> Observation | None:
-    """Tell of a GPU that the kernel lost: no restart of an engine brings it back."""
+    """Report a GPU that the kernel lost: no restart of an engine brings it back."""
     return make_observation(
         evidence,
         evidence.in_kernel(_XID_LOST),
-        "restart the machine; where it comes again have power, seating and cooling of that GPU "
-        "looked at (nvidia-bug-report.sh is what NVIDIA asks for)",
+        "restart the machine; if it happens again, have power, seating and cooling of that GPU "
+        "checked (NVIDIA asks for the output of nvidia-bug-report.sh)",
     )
 
 
@@ -314,7 +314,7 @@ _KILLED = re.compile(r"Out of memory: Killed process|oom-kill:")
 
 @register_rule("diagnose.host_memory")
 def detect_host_memory(evidence: Evidence) -> Observation | None:
-    """Tell of a process that the kernel killed."""
+    """Report a process that the kernel killed."""
     return make_observation(
         evidence,
         evidence.in_kernel(_KILLED),

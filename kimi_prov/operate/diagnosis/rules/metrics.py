@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.operate.diagnosis.evidence import Evidence
     from kimi_prov.planner.registry.definition import Severity
 
-# Below this part of the slowest that the plan predicts.
+# Below this share of the slowest speed that the plan predicts.
 _MUCH_SLOWER = 0.7
 # Fewer tokens or requests than these say nothing.
 _MIN_TOKENS, _MIN_REQUESTS = 1000, 20
@@ -23,7 +23,7 @@ _MANY_PREEMPTIONS = 0.01
 
 
 def _has_moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
-    """Whether an engine did anything between two readings: a long prompt moves its steps."""
+    """Whether an engine did anything between two readings: it counts steps of a long prompt."""
     names = (
         "vllm:generation_tokens_total",
         "vllm:prompt_tokens_total",
@@ -36,7 +36,7 @@ def _has_moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
 
 @register_rule("diagnose.no_progress")
 def detect_no_progress(evidence: Evidence) -> Observation | None:
-    """Tell of requests that run while no counter of the engine's moves."""
+    """Report requests that run while no counter of the engine moves."""
     for row in evidence.metrics:
         running = row.state.running if row.state else 0
         if not running or row.second is None or _has_moved(row.first, row.second):
@@ -56,7 +56,7 @@ def detect_no_progress(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.hang")
 def detect_hang(evidence: Evidence) -> Observation | None:
-    """Tell of an engine that the watchdog saw hang, and what each of its processes was at."""
+    """Report an engine that the watchdog saw hang, and what each of its processes did."""
     last = evidence.hang
     if not last:
         return None
@@ -77,7 +77,7 @@ def detect_hang(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.disk_full")
 def detect_disk_full(evidence: Evidence) -> Observation | None:
-    """Tell of file systems without room: an engine goes on, its next start may not."""
+    """Report full file systems: a running engine goes on, but its next start may fail."""
     full = [row for row in evidence.disks if is_nearly_full(row.free, row.size)]
     if not full:
         return None
@@ -95,7 +95,7 @@ def detect_disk_full(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.preemptions")
 def detect_preemptions(evidence: Evidence) -> Observation | None:
-    """Tell of a cache that is too small for what runs at once."""
+    """Report a cache that is too small for the requests that run at once."""
     for row in evidence.metrics:
         lost = row.state.preemptions if row.state else None
         done = row.first.get("vllm:request_success_total") or row.first.get(
@@ -114,7 +114,7 @@ def detect_preemptions(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.slower")
 def detect_slower(evidence: Evidence) -> Observation | None:
-    """Hold the mean time between tokens against the slowest that the plan predicts."""
+    """Compare the mean time between tokens with the slowest that the plan predicts."""
     expected = _find_expected_speed(evidence)
     for row in evidence.metrics if expected else ():
         for name in ("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds"):

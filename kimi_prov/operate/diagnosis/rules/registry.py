@@ -30,10 +30,10 @@ def register_rule(identity: str) -> Callable[[Check], Check]:
 
 
 def choose_severity(evidence: Evidence, hit: Hit) -> Severity:
-    """Say what a line means now: over, survived, or what keeps the model from serving."""
+    """Return how severe a line is now: over, survived, or what keeps the model from serving."""
     vain = evidence.rest.get("failed")
     if hit.over or (evidence.rest and not vain):
-        # What rests on purpose is kept by nothing from serving.
+        # A machine that was stopped on purpose has no fault that keeps it from serving.
         return "info"
     return "warning" if evidence.serving and not vain else "blocker"
 

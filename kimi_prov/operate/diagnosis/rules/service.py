@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @register_rule("diagnose.resting")
 def detect_resting(evidence: Evidence) -> Observation | None:
-    """Tell of a machine that does not serve on purpose: no fault, but where it cannot be woken."""
+    """Report a machine that was stopped on purpose: a fault only if it cannot be woken."""
     if not evidence.rest:
         return None
     failed = evidence.rest.get("failed")
-    vain = f"; the last request that came could not wake it: {failed}" if failed else ""
+    vain = f"; the last request could not wake it: {failed}" if failed else ""
     return Observation(
         observed=f"{evidence.rest['told'].partition(': kimi-prov')[0]}{vain}",
         required="a machine that serves, or rests because its operator wants that",
@@ -32,7 +32,7 @@ def detect_resting(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.gateway_split")
 def detect_gateway_split(evidence: Evidence) -> Observation | None:
-    """Tell of gateways that have one address at the same time."""
+    """Report gateways that have one address at the same time."""
     if not evidence.split:
         return None
     return Observation(
@@ -60,7 +60,7 @@ _SEEN = "kimi-prov status INVENTORY  says what each gateway sees; of a machine t
 
 @register_rule("diagnose.gateway_no_machine")
 def detect_gateway_no_machine(evidence: Evidence) -> Observation | None:
-    """Tell of a gateway that sends to nobody: its clients get 503."""
+    """Report a gateway without a machine to send to: its clients get 503."""
     away = _list_away(evidence)
     if not away or len(away) < len(_list_hosts(evidence)):
         return None
@@ -74,7 +74,7 @@ def detect_gateway_no_machine(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.gateway_machine_out")
 def detect_gateway_machine_out(evidence: Evidence) -> Observation | None:
-    """Tell of machines that a gateway leaves out while others answer."""
+    """Report machines that a gateway leaves out while others answer."""
     away = _list_away(evidence)
     if not away or len(away) == len(_list_hosts(evidence)):
         return None
@@ -88,7 +88,7 @@ def detect_gateway_machine_out(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.gateway_ahead")
 def detect_gateway_ahead(evidence: Evidence) -> Observation | None:
-    """Tell what will keep requests from a machine, or is counted wrongly."""
+    """Report what will soon keep requests from a machine, or makes counts wrong."""
     rows = evidence.gateway.get("warnings")
     problems = [text for text in rows if isinstance(text, str)] if isinstance(rows, list) else []
     if not problems:
@@ -103,7 +103,7 @@ def detect_gateway_ahead(evidence: Evidence) -> Observation | None:
 
 @register_rule("diagnose.down")
 def detect_down(evidence: Evidence) -> Observation | None:
-    """Tell which units do not run, and what the first of them says."""
+    """Report units that do not run, and the last line of the first of them."""
     if not evidence.down:
         return None
     first = evidence.down[0]
