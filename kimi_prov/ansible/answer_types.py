@@ -1,6 +1,6 @@
-"""Holds what a machine answers to the type that its subcommand has.
+"""Check a machine's answer against the type of its subcommand.
 
-Shipped schemas are open, and so are these: a machine of a newer version may tell more.
+As with the shipped schemas, unknown keys are allowed: a machine of a newer version may send more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Misfit(NamedTuple):
-    """A key of an answer that is not of the answer's type, and what is wrong with it."""
+    """A key of an answer that does not fit the answer's type, and what is wrong with it."""
 
     key: str
     problem: str
 
 
 def find_misfit(words: Sequence[str], answer: Mapping[str, object]) -> Misfit | None:
-    """Find the first key that is not of the answer's type; None where all are.
+    """Find the first key that does not fit the answer's type; None where all do.
 
-    `words`: the subcommand, and what it was asked.
+    `words`: the subcommand and its arguments.
     """
     name = find_type(words)
     fault = next(schema_check.find_misfits(answer, _make_schema(name)), None) if name else None
@@ -36,7 +36,7 @@ def find_misfit(words: Sequence[str], answer: Mapping[str, object]) -> Misfit | 
 
 
 def find_type(words: Sequence[str]) -> str | None:
-    """Name the type that COMMANDS has for an answer: `MODULE:CLASS`; None where it has none."""
+    """Return the type that COMMANDS names for an answer: `MODULE:CLASS`; None without one."""
     command = COMMANDS.get(words[0])
     kinds = command.answer if command else None
     if kinds is None or isinstance(kinds, str):

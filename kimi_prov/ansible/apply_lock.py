@@ -1,4 +1,4 @@
-"""The lock that keeps a second apply off a machine: who we are, and what its answers mean."""
+"""The lock that keeps a second apply off a machine: its holder, and what its answers mean."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def describe_holder() -> LockHolder:
-    """Say who we are: the ansible-playbook process, the parent of the worker we run in."""
+    """Return this run as a holder: the ansible-playbook process, the parent of this worker."""
     pid = os.getppid()
     machine = _identify_control_machine()
     start = _read_start_time(pid)
@@ -38,7 +38,7 @@ def describe_holder() -> LockHolder:
 def take_over(action: ActionBase, answer: LockAnswer) -> LockAnswer:
     """Return the answer to `acquire`, after taking the lock over from a holder that has ended.
 
-    Only a holder of this control machine can be seen to have ended. Raises RemoteError.
+    Only for a holder on this control machine it is known that it has ended. Raises RemoteError.
     """
     we = describe_holder()
     if answer["held"] or not _has_ended(answer["holder"], we):
@@ -48,17 +48,17 @@ def take_over(action: ActionBase, answer: LockAnswer) -> LockAnswer:
 
 
 def release(action: ActionBase) -> None:
-    """Release our lock; another's stays. Raises RemoteError where the machine does not answer."""
+    """Release our own lock only. Raises RemoteError where the machine does not answer."""
     words = ("lock", "release", str(describe_holder()["run"]))
     try:
         call(action, *words)
     except RemoteError:
-        # No program there yet, or one that cannot run: that must not leave the lock behind.
+        # Without a working program on the machine, the code that is sent along does it.
         call_sent(action, *words)
 
 
 def build_refusal(host: str, answer: LockAnswer) -> dict[str, Any]:
-    """Return the result of a plugin that found the lock held by another."""
+    """Return the result of a plugin where another run holds the lock."""
     other = answer["holder"]
     who = (
         f"{other.get('user')}@{other.get('control_host')}, process {other.get('pid')}, since "
@@ -74,9 +74,9 @@ def build_refusal(host: str, answer: LockAnswer) -> dict[str, Any]:
 
 
 def build_loss(host: str) -> dict[str, Any]:
-    """Return the result of a plugin that found the lock gone, which its run had taken."""
+    """Return the result of a plugin whose run has lost its lock."""
     return build_failure(
-        f"{host}: the apply lock was lost while the machine waited for its turn: another run may "
+        f"{host}: the apply lock was lost while the machine waited for its batch: another run may "
         "have changed it since it was described",
         "run the same command again",
         "locked",
@@ -84,12 +84,12 @@ def build_loss(host: str) -> dict[str, Any]:
 
 
 def _identify_control_machine() -> str:
-    """Tell control machines apart without telling the machine's id."""
+    """Return a digest that identifies the control machine and does not reveal its machine id."""
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         identity = ""
-    # Containers made from one image share the id, and then the name differs.
+    # Containers of one image share the machine id, but not the host name.
     return hashlib.sha256(f"{identity}:{socket.gethostname()}".encode()).hexdigest()
 
 
@@ -103,7 +103,7 @@ def _read_start_time(pid: int) -> int:
 
 
 def _has_ended(other: LockHolder, we: LockHolder) -> bool:
-    """Whether the holder ran on this very machine and is gone."""
+    """Whether the holder ran on this control machine and has ended."""
     same = other.get("control_id") == we["control_id"]
     pid, start = other.get("pid"), other.get("pid_start")
     return bool(same and isinstance(pid, int) and start and _read_start_time(pid) != start)

@@ -1,4 +1,4 @@
-"""Which machines of a run are changed together, one batch after the other: `kimi_serial`."""
+"""The batches of machines that a run changes one after the other: `kimi_serial`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SERIAL = "kimi_serial"
-# Of a host that this run changes, when it has found it fit for that: whether it serves.
+# A fact of a host that this run may change: whether the host serves.
 FACT = "kimi_batch"
 _ALL = "kimi"
 
@@ -25,9 +25,9 @@ def list_batches(
 ) -> list[list[str]]:
     """Name the hosts of each batch: those of `kimi` that have the fact, in the inventory's order.
 
-    Gateways that have it come after them, each in a batch of its own: never both at once. `known`:
-    the variables of all hosts. `apart`: hosts that serve one model together are taken apart too,
-    and where `kimi_serial` is not given one at a time. Raises UserError.
+    Gateways with that fact come after them, each in a batch of its own: never both at once.
+    `known`: the variables of all hosts. `apart`: hosts that serve one model together may be in
+    different batches, and without `kimi_serial` each host is a batch. Raises UserError.
     """
     names = [str(name) for name in groups.get(_ALL) or () if FACT in known.get(name, ())]
     heads = {} if apart else group_hosts.find_heads(groups, known)
@@ -48,9 +48,9 @@ def find_batch_size(
     *,
     apart: bool = False,
 ) -> int | None:
-    """Return how many machines are changed at once; None for all. The least that one host says.
+    """Return how many machines are changed at once: the smallest value of a host; None for all.
 
-    Not given: one where a gateway answers for the machines, all where each is asked by itself.
+    The default is one behind a gateway, and all without one.
     """
     sizes = [_read_serial(name, known[name]) for name in names]
     given_sizes = [size for size in sizes if size is not None]
@@ -72,12 +72,12 @@ def _read_serial(host: str, variables: Mapping[str, Any]) -> int | None:
 
 
 def list_before(rows: Sequence[Sequence[str]], host: str) -> list[str]:
-    """Name the hosts whose batch was before a host's."""
+    """Name the hosts in batches before a host's batch."""
     return [name for row in rows[: _find_batch(rows, host)] for name in row]
 
 
 def list_after(rows: Sequence[Sequence[str]], host: str) -> list[str]:
-    """Name the hosts whose batch comes after a host's."""
+    """Name the hosts in batches after a host's batch."""
     return [name for row in rows[_find_batch(rows, host) + 1 :] for name in row]
 
 

@@ -1,6 +1,6 @@
-"""Transfers an archive from a machine to a file of this computer, or back; the actions that do.
+"""Transfer an archive from a machine to a file of this computer, or back.
 
-Decides: what a backup holds, and where it is restored (their way, on the control side).
+Decides: what a backup holds, and where it is restored (its way, on the control side).
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ options:
     type: str
     choices: [backup, restore]
     required: true
-    description: Whether the archive comes or goes.
+    description: Whether the archive is fetched from the machine or restored there.
   file:
     type: str
     required: true
     description: The file; C({host}) stands for the host's name.
   source:
     type: str
-    description: For a restore, where the archive is read if not in C(file).
+    description: For a restore, the path to read the archive from if it is not C(file).
   recipients:
     type: list
     elements: str
     default: []
-    description: For a backup, to whom it is encrypted.
+    description: For a backup, the keys to encrypt it to.
 """
-# Stands for the host's name in the file's.
+# Placeholder for the host's name in the name of the file.
 HOST = "{host}"
-# More than any archive has; as a time, the year 4147.
+# Larger than any count of an archive; as a time, the year 4147.
 _MAX_NUMBER = 1 << 36
 _MAX_LENGTH = 300
 
 
 class FileTransfer(HostAction):
-    """The archive goes as a file of the login's user; it is there for as long as it takes."""
+    """On the machine the archive is a temporary file of the login's user."""
 
-    # Of the code on the machine.
+    # The subcommand of the code on the machine.
     subcommand: str
 
     def read_contents(self, contents: Mapping[str, Any], file: Path) -> dict[str, Any]:
-        """Return what a machine tells of the archive in `file`. Raises RemoteError."""
+        """Return a machine's description of the archive in `file`. Raises RemoteError."""
         raise NotImplementedError
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the file here, or restore it."""
+        """Fetch the archive into the file, or restore it."""
         restoring = args["work"] == "restore"
         if self.check_mode:
             return {"changed": restoring, "msg": "check mode: nothing is transferred"}
         hosts = self.variables.get("ansible_play_hosts_all") or []
         if len(hosts) > 1 and HOST not in args["file"]:
             raise UserError(
-                f"{args['file']} is one file, and these are {len(hosts)} hosts",
+                f"{args['file']} is one file for {len(hosts)} hosts",
                 fix="name one of them with --limit",
             )
         file = Path(args["file"].replace(HOST, self.host))
@@ -89,10 +89,10 @@ class FileTransfer(HostAction):
         return {"changed": restoring, "kimi_document": document}
 
     def _save(self, file: Path, recipients: list[str]) -> dict[str, Any]:
-        """Fetch a fresh archive: it is `file` once it is here whole."""
+        """Fetch a new archive; it gets the name `file` once it is complete."""
         chosen = encryption.read_recipients(recipients)
         answer: ArchiveAnswer = call(self, self.subcommand, "make", "--for", self._read_login_id())
-        # Only its owner enters the folder, whatever mode the connection writes the file with.
+        # Only the owner can enter the folder, so the mode of the file in it does not matter.
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
             part = Path(folder, "archive")
             if chosen is None:
@@ -101,7 +101,7 @@ class FileTransfer(HostAction):
                 self._fetch_encrypted(answer, part, chosen)
             part.chmod(0o600)
             _sync(part)
-            # A name that has come to be meanwhile is not replaced.
+            # A file of this name that was created meanwhile is not replaced.
             os.link(part, file)
         _sync(file.parent)
         size = file.stat().st_size
@@ -110,7 +110,7 @@ class FileTransfer(HostAction):
     def _fetch(self, answer: ArchiveAnswer, part: Path) -> None:
         self._connection.fetch_file(answer["path"], str(part))
         if _compute_sha256(part) != answer["sha256"]:
-            raise RemoteError("the archive did not come whole", "back up again")
+            raise RemoteError("the archive did not arrive complete", "back up again")
 
     def _fetch_encrypted(self, answer: ArchiveAnswer, part: Path, chosen: Recipients) -> None:
         with tempfile.TemporaryFile(dir=part.parent) as clear, part.open("xb") as encrypted:
@@ -118,7 +118,7 @@ class FileTransfer(HostAction):
             encryption.encrypt(chosen, clear, encrypted)
 
     def _restore(self, file: Path, source: Path) -> dict[str, Any]:
-        """Bring the archive and have it restored."""
+        """Send the archive to the machine and restore it there."""
         digest = _compute_sha256(source)
         answer = call(self, self.subcommand, "receive", "--for", self._read_login_id())
         self._connection.put_file(str(source), answer["path"])
@@ -127,7 +127,7 @@ class FileTransfer(HostAction):
         return {**self.read_contents(answer, file), "sha256": digest, "bytes": size}
 
     def _read_login_id(self) -> str:
-        """Return the number of the user that the connection logs in as."""
+        """Return the uid of the user that the connection logs in as."""
         done = self._low_level_execute_command("id -u", sudoable=False)
         login = str(done["stdout"]).strip()
         if done["rc"] != 0 or not login.isdigit():
@@ -138,34 +138,34 @@ class FileTransfer(HostAction):
         try:
             call(self, self.subcommand, "end")
         except (RemoteError, AnsibleError):
-            # The next one begins with it.
+            # A later transfer removes what this one could not.
             return
 
 
 def read_numbers(contents: Mapping[str, Any], *names: str) -> dict[str, int]:
-    """Return counts and times that a machine tells. Raises RemoteError for what is none."""
+    """Return counts and times of a machine's answer. Raises RemoteError for other values."""
     numbers = {}
     for name in names:
         value = contents.get(name)
         if not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
-            raise RemoteError(f"the machine tells no {name} of the archive")
+            raise RemoteError(f"the machine's answer has no {name} of the archive")
         numbers[name] = value
     return numbers
 
 
 def read_texts(contents: Mapping[str, Any], name: str) -> list[str]:
-    """Return a list of texts that a machine tells, each of a length to be shown."""
+    """Return a list of texts of a machine's answer, each cut to a length that can be shown."""
     values = contents.get(name)
     return [str(value)[:_MAX_LENGTH] for value in values] if isinstance(values, list) else []
 
 
 def read_text(contents: Mapping[str, Any], name: str) -> str:
-    """Return a text that a machine tells, of a length to be shown."""
+    """Return a text of a machine's answer, cut to a length that can be shown."""
     return str(contents.get(name))[:_MAX_LENGTH]
 
 
 def read_web_data(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a machine tells of what the web UI keeps."""
+    """Return a machine's description of the web UI's data."""
     return {
         "version": read_text(contents, "version"),
         **read_numbers(contents, "made_unix", "accounts", "chats", "uploads"),

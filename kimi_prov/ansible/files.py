@@ -1,4 +1,4 @@
-"""Which of a role's files are not on the machine as they should be, by the facts of this run."""
+"""Compare a role's files with the machine's, by the facts of this run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _USUAL = {"owner": "root", "group": "root", "mode": "0644"}
 
 
 def find_differing(files: Iterable[Mapping[str, Any]], facts: Facts) -> list[dict[str, Any]]:
-    """Return those of `files` whose content, owner or mode differ from what the facts tell.
+    """Return those of `files` whose content, owner or mode differ from the facts.
 
     Each has `dest` and either `content` or `src`, a file of the control machine; owner and group
-    are root and the mode is 0644 where nothing else is given. What the facts do not tell differs.
+    are root and the mode is 0644 by default. A file that the facts do not have differs.
     """
     observed = facts["kimi"].get("files") or {}
     complete = [{**_USUAL, **file} for file in files]
@@ -31,9 +31,9 @@ def check_units_differ(
     units: Iterable[str],
     planned: bool = True,  # noqa: FBT001, FBT002  (a filter's argument)
 ) -> bool:
-    """Tell whether a machine lacks these units, or still has one where they are not `planned`.
+    """Return whether a machine lacks these units, or still has one that is not `planned`.
 
-    It has them where their files are as they should be and all of them are up.
+    A machine has them if their files are as planned and all of them are active.
     """
     states = facts["kimi"].get("units") or {}
     if not planned:

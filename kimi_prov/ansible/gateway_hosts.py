@@ -1,4 +1,4 @@
-"""Which hosts of the inventory are gateways, and which serve behind them."""
+"""The hosts of the inventory that are gateways, and those that serve behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GROUP = "kimi_gateway"
 _SERVING = "kimi"
-# What a gateway need not be told, for its hosts are.
+# Settings that a gateway takes from the hosts behind it.
 _OF_HOSTS = (
     "kimi_model",
     "kimi_served_names",
@@ -30,7 +30,7 @@ _MAX_GATEWAYS = 2
 
 
 def is_gateway(variables: Mapping[str, Any]) -> bool:
-    """Whether a host is a gateway. Raises UserError where it is to serve as well."""
+    """Whether a host is a gateway. Raises UserError where it also is in a serving group."""
     host = str(variables["inventory_hostname"])
     names = _list_members(variables, GROUP)
     if host not in names:
@@ -56,9 +56,9 @@ def list_gateways(variables: Mapping[str, Any]) -> list[GatewayAddress]:
 
 
 def list_served_hosts(variables: Mapping[str, Any]) -> list[ServingHost]:
-    """Return the hosts that serve behind the gateways: of a group of hosts its head alone.
+    """Return the hosts that serve behind the gateways; of hosts that serve together, the head.
 
-    They are told by the inventory, whatever a run reaches: a host that is down stays one of them.
+    The inventory decides, not what a run reaches: a host that is down stays one of them.
     """
     known = variables["hostvars"]
     hosts = []
@@ -72,7 +72,7 @@ def list_served_hosts(variables: Mapping[str, Any]) -> list[ServingHost]:
 
 
 def collect_host_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a gateway takes from its first host where the inventory does not tell it."""
+    """Return the settings that a gateway takes from its first host unless it sets them itself."""
     names = _list_heads(variables)
     first = variables["hostvars"][names[0]] if names else {}
     return {name: first[name] for name in _OF_HOSTS if name in first and name not in variables}
@@ -83,7 +83,7 @@ def _list_members(variables: Mapping[str, Any], group: str) -> list[str]:
 
 
 def _list_heads(variables: Mapping[str, Any]) -> list[str]:
-    """Name the hosts that answer clients: a group that serves one model has one such."""
+    """Name the hosts that answer clients: of a group that serves one model, the head."""
     heads = group_hosts.find_heads(variables["groups"], variables["hostvars"])
     return [name for name in _list_members(variables, _SERVING) if heads.get(name, name) == name]
 

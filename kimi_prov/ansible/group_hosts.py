@@ -1,4 +1,4 @@
-"""Which hosts of the inventory serve one model together, and what this run found them to be."""
+"""The hosts of the inventory that serve one model together, and their facts of this run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALL = "kimi"
 
 
 def find_group(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
-    """Give the name and the hosts of the group that a host is in, in the inventory's order.
+    """Return the name and the hosts of a host's group, in the inventory's order.
 
     `variables` are the host's, `groups` among them. A group is one of the inventory with `size`
     hosts, all of them in `kimi`; else all of `kimi`. Raises UserError where there is none, or more
@@ -54,7 +54,7 @@ def find_heads(
 ) -> dict[str, str]:
     """Name the head of each host that serves one model together with others.
 
-    `known`: the variables of all hosts; none where Ansible checks no more than the syntax.
+    `known`: the variables of all hosts; empty where Ansible only checks the syntax.
     """
     every = set(groups.get(_ALL) or ())
     head_of: dict[str, str] = {}
@@ -68,10 +68,10 @@ def find_heads(
 
 
 def gather_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
-    """Give what the hosts of a group were found to be, and how they were told to serve.
+    """Return the facts of a group's hosts and their settings.
 
-    Raises UserError that names a host which this run did not describe: blocked, as long as it was
-    to describe it, for what that host failed at decides.
+    Raises UserError that names the hosts which this run did not describe. Its exit code is that of
+    a blocker unless --limit left them out: what those hosts failed at decides.
     """
     name, hosts = group
     known: Mapping[str, Mapping[str, Any]] = variables["hostvars"]
@@ -106,7 +106,7 @@ def _read_host(host: str, variables: Mapping[str, Any]) -> HostInput:
 def find_refused_peers(
     group: Mapping[str, Any], own: str, known: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Say which other hosts of a plan's group this run will not provision, and why."""
+    """Return the other hosts of a plan's group that this run will not provision, and why."""
     refused = []
     for host in (member["host"] for member in group["members"] if member["host"] != own):
         plan = known[host].get("kimi_plan")

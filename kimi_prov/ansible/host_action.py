@@ -1,4 +1,4 @@
-"""The frame of every action: its arguments, check mode, errors, and a host that is away."""
+"""Base class of every action: arguments, check mode, errors, and unreachable hosts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class HostAction(ActionBase):  # type: ignore[misc]
-    """An action is its `act`, and DOCUMENTATION in its module, which is its argument specification.
+    """An action has a method `act`; DOCUMENTATION in its module specifies its arguments.
 
-    What `act` raises becomes the result of a task that failed: a RemoteError or UserError with its
-    fix and its class.
+    A RemoteError or UserError that `act` raises becomes the result of a failed task, with its fix
+    and its class.
     """
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
-    # What is said in check mode instead of acting; empty: `act` is called in check mode too.
+    # The message of check mode, in which `act` is not called; empty: `act` is called there too.
     SKIPPED_IN_CHECK_MODE: ClassVar[str] = ""
-    # What a RemoteError means in check mode, where what the action needs may not be installed yet.
+    # The meaning of a RemoteError in check mode, where a needed program may not be installed yet.
     ERROR_IN_CHECK_MODE: Literal["fail", "change", "skip"] = "fail"
-    # Whether a host that is not reached any more fails the task, and `rescue` and `always` run.
+    # Whether losing the host fails the task, so that `rescue` and `always` run.
     FAILS_UNREACHABLE: ClassVar[bool] = False
-    # Of an error that has none of its own.
+    # The fix of an error without one of its own.
     FIX: str | None = None
 
     variables: Mapping[str, Any]
@@ -50,7 +50,7 @@ class HostAction(ActionBase):  # type: ignore[misc]
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Act, and make a result of what it raises."""
+        """Call `act`, and turn its errors into results."""
         result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
         self.variables = task_vars or {}
         if self.check_mode and self.SKIPPED_IN_CHECK_MODE:
@@ -82,7 +82,7 @@ class HostAction(ActionBase):  # type: ignore[misc]
 
     @property
     def address(self) -> str:
-        """Where Ansible reaches that host."""
+        """The address at which Ansible reaches the host."""
         return str(self.variables.get("ansible_host") or self.host)
 
     @property
@@ -96,11 +96,11 @@ class HostAction(ActionBase):  # type: ignore[misc]
         return bool(self._task.check_mode)
 
     def add_check(self, *words: str) -> list[str]:
-        """Return words of a command line, with `--check` in check mode."""
+        """Return the words of a command line, with `--check` added in check mode."""
         return [*words, *(["--check"] if self.check_mode else [])]
 
     def report(self, **update: object) -> None:
-        """Show how far the host is."""
+        """Report the host's progress."""
         progress.report_progress(Display(), self.host, update)
 
     def _read_arguments(self) -> dict[str, Any]:
@@ -112,18 +112,18 @@ class HostAction(ActionBase):  # type: ignore[misc]
 
 
 def complete_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Complete the findings of a machine, which tells the id, from the registry.
+    """Complete a machine's findings, which only have an id, from the registry.
 
-    Raises RemoteError for one that is not in it.
+    Raises RemoteError for an unknown id.
     """
     names = ("observed", "required", "fix")
     try:
         return [make_finding(str(row["id"]), **{name: row[name] for name in names}) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
-        raise RemoteError(f"the machine told a finding that is unknown here: {error}") from None
+        raise RemoteError(f"the machine sent a finding that is unknown here: {error}") from None
 
 
 def build_refusal(host: str, blockers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the result of an action that stops for blockers of a host, all in one message."""
+    """Return the result of an action that stops for a host's blockers, all in one message."""
     message = f"{host} does not meet what the plan requires:\n{format_findings(blockers)}"
     return build_failure(message, code="blockers", findings=blockers)

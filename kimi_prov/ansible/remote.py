@@ -1,4 +1,4 @@
-"""Runs the code that lies on a managed machine, from inside an action plugin.
+"""Call the code that is installed on a managed machine, from inside an action plugin.
 
 Decides: which characters of foreign text are shown (in answers of machines).
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from ansible.plugins.action import ActionBase
 
-# Isolated: what root imports comes neither from the login user's directory, where sudo leaves it,
-# nor from variables.
+# Isolated: root imports no code from the login user's directory, in which sudo starts it, and
+# none that variables name.
 PYTHON = ("/usr/bin/python3", "-I")
-# Before a machine that is away is asked again.
+# Pause before an unreachable machine is asked again.
 _POLL_INTERVAL_S = 1.0
 
 _Answer = TypeVar("_Answer")
@@ -42,10 +42,10 @@ class RemoteError(HostError):
 
 
 def read_answer(words: Sequence[str], value: Mapping[str, Any], *, secret: bool = False) -> Any:  # noqa: ANN401  (of the type that COMMANDS has for it)
-    """Return what a subcommand answered, clean: every answer of a machine comes through here.
+    """Return a subcommand's answer, clean: every answer of a machine comes through here.
 
-    `words`: the subcommand and what it was asked. `secret`: what it answered is shown to nobody.
-    Raises RemoteError where it is an error instead, or not of the type that COMMANDS has for it.
+    `words`: the subcommand and its arguments. `secret`: no part of the answer is shown.
+    Raises RemoteError for an error, and for an answer that does not fit its type in COMMANDS.
     """
     error = HostError.from_answer(value)
     if error is not None:
@@ -54,16 +54,17 @@ def read_answer(words: Sequence[str], value: Mapping[str, Any], *, secret: bool 
     if misfit is not None:
         problem = misfit.key if secret else f"{misfit.key}: {misfit.problem}"
         raise RemoteError(
-            f"the machine's answer to `{words[0]}` is not of its form: {problem}",
-            "run `kimi-prov apply` first, where the kimi-prov on it is of another version",
+            f"the machine's answer to `{words[0]}` has another form than expected: {problem}",
+            "run `kimi-prov apply` first if the machine has another version of kimi-prov",
         )
     return clean_document(value)
 
 
 def clean_document(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document of a machine without control characters, raises RemoteError for no such.
+    """Return a machine's document without control characters.
 
-    What passes here reaches the plan, documents, and what Ansible itself prints of a task.
+    It reaches the plan, documents, and Ansible's own output of a task. Raises RemoteError where it
+    is nested too deeply.
     """
     try:
         document: dict[str, Any] = clean_text.clean_data(value)
@@ -75,7 +76,7 @@ def clean_document(value: Mapping[str, Any]) -> dict[str, Any]:
 def execute(
     action: ActionBase, command: str, data: bytes | None = None, *, secret: bool = False
 ) -> dict[str, Any]:
-    """Run a command on the machine, with `data` as its standard input; return what Ansible does.
+    """Run a command on the machine, with `data` as its standard input; return Ansible's result.
 
     `secret` keeps the output out of the connection plugin's own -vvv lines. Raises
     AnsibleConnectionFailure, with ssh's own reason, where the machine is not reached.
@@ -86,8 +87,8 @@ def execute(
         done: dict[str, Any] = action._low_level_execute_command(command, in_data=data)
     except AnsibleConnectionFailure as error:
         context.no_log = censored
-        # Ansible leaves the reason out with a secret, and may see that ssh takes no more data
-        # before ssh says why. What holds no secret and sends nothing fails for the same.
+        # Ansible hides ssh's reason of a secret command, and may see a closed pipe before ssh
+        # prints its reason. A command without a secret and without input fails with that reason.
         if secret or isinstance(error.__context__, OSError):
             action._low_level_execute_command("true")
         raise
@@ -124,7 +125,7 @@ def call(
     Raises RemoteError when there is no such code, or when it answers with an error.
     """
     command = " ".join(shlex.quote(word) for word in (*PYTHON, zipapp, *arguments))
-    # Its own failures come as JSON on standard output, whatever the exit status.
+    # The program reports its failures as JSON on standard output, with any exit status.
     text = run_shell(
         action,
         f"test -r {shlex.quote(zipapp)} || {{ echo absent; exit 0; }}; {command} || true",
@@ -144,9 +145,9 @@ def call(
 
 
 def wait_reachable(action: ActionBase, patience_s: float, ask: Callable[[], _Answer]) -> _Answer:
-    """Return what `ask` does, waiting out a machine that is away (a cut link, a reboot).
+    """Return the result of `ask`; wait for a machine that is unreachable (cut link, reboot).
 
-    Raises AnsibleConnectionFailure where it is away for more than `patience_s` seconds.
+    Raises AnsibleConnectionFailure after more than `patience_s` seconds without the machine.
     """
     gone = time.monotonic()
     while True:
@@ -160,9 +161,9 @@ def wait_reachable(action: ActionBase, patience_s: float, ask: Callable[[], _Ans
 
 
 def build_unreachable(error: AnsibleConnectionFailure) -> dict[str, Any]:
-    """Return the result of a plugin whose machine is not reached any more: that of a failure.
+    """Return the result of a plugin whose machine was lost: a failed task.
 
-    For a host that Ansible calls unreachable it runs neither `rescue` nor `always`.
+    For a host that is unreachable Ansible runs neither `rescue` nor `always`.
     """
     return build_failure(str(error), code="unreachable")
 
@@ -173,9 +174,9 @@ def build_failure(
     code: str = "failed",
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the result of a plugin that failed: what went wrong, one fix, and its class.
+    """Return the result of a plugin that failed: message, one fix, and class.
 
-    The fix of an error goes before `fix`, which is the plugin's own for an error that has none.
+    An error's own fix is preferred to `fix`, the plugin's default.
     """
     message = clean_text.clean_block(error.message if isinstance(error, HostError) else error)
     fix = (error.fix if isinstance(error, HostError) else None) or fix

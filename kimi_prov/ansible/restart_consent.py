@@ -1,4 +1,4 @@
-"""Whether a machine may be restarted: by its inventory's consent, and never the one we run on.
+"""Whether a machine may be restarted: its inventory consents, and it is not the control machine.
 
 Decides: which packages are updated, and what needs a restart (consent).
 """
@@ -27,9 +27,9 @@ def find_refusal(
 ) -> tuple[str, str] | None:
     """Return why a host may not be restarted, and the fix; None where it may.
 
-    `consent` is the name of the inventory's option, and its value; `instead` says what else can be
-    done on the machine that this runs on. `itself`: consent to restart that one too, which ends
-    the run; what started it goes on after the boot.
+    `consent` is the name of the inventory's option, and its value; `instead` says what else can
+    be done on the control machine. `itself`: consent to restart the control machine too, which
+    ends the run; the unit that started it goes on after the boot.
     """
     option, value = consent
     if is_control(action, facts) and not itself:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# An inventory may hold words of the site's own that begin as a role's do (proxy_env, update_window,
-# reboot_timeout): only what is a letter or two away from an option is held for it.
+# An inventory may hold the site's own names that begin like a role's options (proxy_env,
+# update_window, reboot_timeout): only a name with one or two other letters counts as misspelt.
 _ALIKE = 0.9
 
 
@@ -36,9 +36,9 @@ def find_options(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | None]) -> None:
-    """Raise UserError, with file and line, for a name that is an option's misspelt."""
+    """Raise UserError, with file and line, for a misspelt option."""
     for prefix, named, declared in _iterate_roles(names):
-        # Compared without the prefix that they share: it would make everything look alike.
+        # Compare without the common prefix, which would make all names similar.
         tails = [name.removeprefix(prefix) for name in declared if name.startswith(prefix)]
         for name in sorted(named - declared.keys()):
             for near in difflib.get_close_matches(name.removeprefix(prefix), tails, 1, _ALIKE):
@@ -68,7 +68,7 @@ def check_values(
 def _iterate_roles(
     names: Iterable[str],
 ) -> Iterator[tuple[str, set[str], dict[str, Mapping[str, Any]]]]:
-    """Give each role's prefix that some of `names` have, those names, and the role's options."""
+    """Give each role's prefix, the `names` that have it, and the role's options."""
     words = {str(name) for name in names}
     for folder in sorted((resources.find_root() / "roles").iterdir()):
         prefix = f"{folder.name}_"

@@ -1,4 +1,4 @@
-"""Runs a subcommand of our code on a machine that does not have it, and leaves no file there."""
+"""Call a subcommand on a machine without our code, and leave no file there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kimi_prov.packaging.zipapp import make_zipapp_bytes
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
-# The zipapp comes by standard input into memory without a name and is imported from there; what
-# follows it is the subcommand's own input.
+# The zipapp arrives on standard input, is kept in an anonymous file in memory and imported from
+# there; the rest of standard input is the subcommand's own.
 _RECEIVER = """\
 import os, runpy, sys
 name = os.memfd_create("kimi-target")
@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 runpy.run_path("/proc/self/fd/%d" % name, run_name="__main__")
 """
 
-# Ansible loads this module before it forks a process for each task: there it is compressed once.
+# Ansible loads this module before it forks a process for each task, so it is compressed once.
 _PROGRAM = make_zipapp_bytes()
 
 
@@ -38,7 +38,7 @@ def call_sent(
 ) -> Any:  # noqa: ANN401  (of the type that COMMANDS has for it)
     """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
-    `arguments` must hold no secret: they show in the process list; `secret` as in `execute`.
+    `arguments` must hold no secret: the process list shows them; `secret` as in `execute`.
     Raises RemoteError.
     """
     words = (*PYTHON, "-c", _RECEIVER, str(len(_PROGRAM)), *arguments)
@@ -52,7 +52,7 @@ def call_sent(
     text = str(done["stdout"])
     start = text.find("{")
     try:
-        # A banner of a login shell may stand before the answer.
+        # A login shell may print a banner before the answer.
         value = json.loads(text[start:]) if start >= 0 else None
     except (ValueError, RecursionError):
         value = None
@@ -74,4 +74,4 @@ def _build_error(status: int, said: str, subcommand: str) -> RemoteError:
         return RemoteError(
             f"{PYTHON[0]} cannot be run on the machine: {last}", "apt-get install python3"
         )
-    return RemoteError(f"`{subcommand}` did not end well on the machine: {last}")
+    return RemoteError(f"`{subcommand}` failed on the machine: {last}")

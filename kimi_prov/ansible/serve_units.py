@@ -47,29 +47,29 @@ class Options:
 
     @property
     def start_limit_interval_s(self) -> int:
-        """Seconds in which failed starts are counted: longer than all of them take."""
+        """Seconds in which failed starts are counted: longer than all these starts take."""
         each = self.start_timeout_s + self.stop_timeout_s + self.restart_delay_s
         return (self.start_limit_burst + 1) * each
 
 
-# A running process depends on none of them.
+# A running process does not depend on these directives.
 _ANY = Options(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Units:
-    """The file that the units share, and the drop-in of each by its name."""
+    """The file that the units share, and each unit's drop-in by name."""
 
     template: str
     drop_ins: dict[str, str]
 
     def form(self, unit: str) -> Form:
-        """Tell what the process of a unit depends on."""
+        """Return what the process of a unit depends on."""
         return parse_form(join_unit(self.template, self.drop_ins[unit]))
 
 
 def render(plan: MachinePlan, options: Options) -> Units:
-    """Fill the templates in for every instance of a plan."""
+    """Fill in the templates for every instance of a plan."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.find_root() / "roles" / "serve" / "templates"),
         trim_blocks=True,
@@ -85,7 +85,7 @@ def render(plan: MachinePlan, options: Options) -> Units:
     template = environment.get_template(f"{unit_names.find_shared_file(first)}.j2").render(
         kimi_plan=plan,
         group=group,
-        # Its own among them: a host's engine also reaches itself by them.
+        # The host's own address is among them, because its engine also reaches itself by it.
         members=[*group["own_addresses"], *group["peer_addresses"]] if group else [],
         options=options,
         start_limit_interval_s=options.start_limit_interval_s,
@@ -114,7 +114,7 @@ def render(plan: MachinePlan, options: Options) -> Units:
 
 
 def _build_supervision(plan: MachinePlan, options: Options) -> list[str]:
-    """Give the options of the supervisor of a host in a group."""
+    """Return the options of the supervisor of a host in a group."""
     group, (instance,) = groups.get_group(plan), plan["instances"]
     served = [plan["model"]["serve_dir"]]
     if plan["weights"]["draft"]:
@@ -132,7 +132,7 @@ def _build_supervision(plan: MachinePlan, options: Options) -> list[str]:
 
 
 def find_restarts(plan: MachinePlan, facts: Facts, findings: Findings) -> None:
-    """Find the running engines that an `apply` of the plan would restart, and say why."""
+    """Find the running engines that an `apply` of the plan would restart, and the reasons."""
     serving: Mapping[str, Any] = (facts.get("kimi") or {}).get("serving") or {}
     if not serving:
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# Parts of a plan that hold what is so at the moment; the machine's plan.json has no place for them.
+# Parts of a plan that hold the present state: the machine's plan.json leaves them out.
 MOMENTARY = ("findings", "upgrade")
 
 
@@ -32,9 +32,9 @@ def render_plan(plan: MachinePlan) -> str:
 
 
 def is_needed(plan: MachinePlan, facts: Facts) -> bool:
-    """Whether an apply of the plan has something to switch from, and something to switch to.
+    """Whether an apply of the plan changes what serves, so that it needs a switch.
 
-    An open switch is one that was cut: this apply takes it over.
+    A switch that is still open was interrupted: this apply takes it over.
     """
     kimi = facts.get("kimi") or {}
     if kimi.get("switch_open") or plan["upgrade"]["frees"]:
@@ -47,16 +47,16 @@ def is_needed(plan: MachinePlan, facts: Facts) -> bool:
 
 
 def check(action: ActionBase, variables: Mapping[str, Any]) -> None:
-    """Raise RemoteError where a boot went back to what served in the middle of this apply.
+    """Raise RemoteError where a boot during this apply went back to what served before.
 
-    The files are those of then again: a run that went on would mix its own with them.
+    The former files are restored then: a run that goes on would mix its own files with them.
     """
     if ((variables.get("kimi_plan") or {}).get("upgrade") or {}).get("switches"):
         call_sent(action, "switch", "check", stdin=build_request(variables))
 
 
 def build_request(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Say who works on the machine, from which inventory and with which version."""
+    """Return who works on the machine, from which inventory and with which version."""
     we = apply_lock.describe_holder()
     sources = variables.get("ansible_inventory_sources") or ()
     return {

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
 
 REPORTED = ("done_bytes", "total_bytes", "rate_bytes_per_s", "eta_s", "line")
-# What systemd says of a process that could not say anything itself any more.
+# systemd's results for a process that could not report its own error.
 RESULTS = {
-    "oom-kill": "the kernel killed it for want of memory",
+    "oom-kill": "the kernel killed it because memory ran out",
     "signal": "it was killed by a signal",
     "core-dump": "it crashed",
     "timeout": "it took longer than its unit allows",
@@ -28,7 +28,7 @@ RESULTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to wait on, the sentence for either end, and the fix where the job knows one."""
+    """Whether to go on waiting, the message at the end, and the fix if the job knows one."""
 
     state: Literal["running", "done", "failed"]
     message: str = ""
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def classify(unit: str, answer: FollowAnswer) -> Verdict:
-    """Tell from systemd's view and the job's own progress how the work stands.
+    """Return the state of the work from systemd's properties and the job's progress.
 
     A unit that is queued or starting is running; a oneshot that has finished is active.
     """
@@ -60,7 +60,7 @@ def classify(unit: str, answer: FollowAnswer) -> Verdict:
 
 
 def _read_error(progress: Mapping[str, Any]) -> HostError | None:
-    """Return why the job failed, None where it did not, or was ended before it could tell."""
+    """Return why the job failed; None if it did not, or ended before it could report."""
     if progress.get("state") != "failed":
         return None
     message = progress.get("message")
@@ -75,13 +75,13 @@ def _describe_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -
 
 
 def list_warnings(answer: FollowAnswer) -> list[str]:
-    """Return what went otherwise than planned in work that was done all the same."""
+    """Return the warnings of work that was completed all the same."""
     progress: Mapping[str, Any] = answer.get("progress") or {}
     return [str(text) for text in progress.get("warnings") or ()]
 
 
 def make_findings(warnings: Sequence[str]) -> list[Finding]:
-    """Return the findings of a download that left its neighbour."""
+    """Return the findings about a download that left its neighbour."""
     return [
         make_finding(
             "weights.neighbour_left",
@@ -95,6 +95,6 @@ def make_findings(warnings: Sequence[str]) -> list[Finding]:
 
 
 def build_update(phase: str, answer: FollowAnswer) -> dict[str, Any]:
-    """Shape what the reader sees while it runs: bytes, rate, time left and one line."""
+    """Return the progress that is shown: bytes, rate, time left and one line."""
     progress: Mapping[str, Any] = answer.get("progress") or {"line": "starting"}
     return {"phase": phase, **{key: progress[key] for key in REPORTED if key in progress}}

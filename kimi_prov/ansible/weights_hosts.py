@@ -1,4 +1,4 @@
-"""Which hosts of the inventory fetch the same weights, as their variables say."""
+"""The hosts of the inventory that fetch the same weights, by their variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _GROUP = "kimi"
-# Hosts that are told these alike fetch the same files, and find each other at the same port.
+# Hosts with equal values of these fetch the same files, and use the same port for each other.
 _ALIKE = (
     "kimi_model",
     "kimi_weights_source",
@@ -23,11 +23,11 @@ _FROM = "kimi_weights_from"
 
 
 def list_neighbours(variables: Mapping[str, Any]) -> list[Neighbour]:
-    """Return the hosts that fetch what this one fetches, itself among them, in their order.
+    """Return the hosts that fetch the same weights as this one, this one included, in order.
 
-    They are told by the inventory, whatever a run reaches: a plan does not change with --limit.
+    The inventory decides, not what a run reaches: a plan does not change with --limit.
     """
-    # A host's own variables here still have their templates, those of `hostvars` have not.
+    # A host's own variables still have templates here, those of `hostvars` have not.
     known, host = variables["hostvars"], str(variables["inventory_hostname"])
     own = _read_settings(known[host])
     hosts = []

@@ -1,4 +1,4 @@
-"""What ansible-playbook is given: its argument list and its environment, both pure functions."""
+"""The arguments and the environment of ansible-playbook, from pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN = "KIMI_PROV_RUN"
 PROGRESS = "KIMI_PROV_PROGRESS"
 KEY_OUT = "KIMI_PROV_KEY_OUT"
-# A result above this many characters reaches the callback empty: a plan carries its manifest.
+# A larger result reaches the callback empty: a plan carries its manifest.
 _RESULT_CHARACTERS = "50000000"
 
 
@@ -25,7 +25,7 @@ _RESULT_CHARACTERS = "50000000"
 class Request:
     """One run of one playbook. Paths are absolute; `variables` never reach the command line.
 
-    `inventory` is what was named, `sources` are its files that Ansible reads.
+    `inventory` is the path on the command line, `sources` are its files that Ansible reads.
     """
 
     command: str
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PrivateFolder:
-    """The places of one run inside its private folder, which is removed at its end."""
+    """The paths of one run in its private folder, which is removed at its end."""
 
     folder: Path
 
@@ -60,7 +60,7 @@ class PrivateFolder:
 
     @property
     def key(self) -> Path:
-        """Where the action `kimi_key` hands the operator's key over."""
+        """The file in which the action `kimi_key` hands over the operator's key."""
         return self.folder / "key"
 
     @property
@@ -75,7 +75,7 @@ class PrivateFolder:
 
 
 def find_executable(name: str = "ansible-playbook") -> str:
-    """Path of one of Ansible's commands: the one installed beside this Python."""
+    """Return the path of one of Ansible's commands, which is installed beside this Python."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else name
 
@@ -122,7 +122,7 @@ def make_environment(
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(private.sockets),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_FORCE_COLOR": "0",
-        # A verdict of ours about one inventory file that cannot be read is better than half of it.
+        # An inventory file that cannot be read is an error: no run uses a part of an inventory.
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         **dict.fromkeys(ASKS.values(), "False"),
         "MAX_EVENT_RES": _RESULT_CHARACTERS,
@@ -133,6 +133,6 @@ def make_environment(
         PROGRESS: str(private.progress),
         KEY_OUT: str(private.key),
     }
-    # ansible-runner turns the check of host keys off where nobody has an opinion.
+    # ansible-runner turns off the check of host keys unless it is set.
     kept = {"ANSIBLE_HOST_KEY_CHECKING": inherited.get("ANSIBLE_HOST_KEY_CHECKING", "True")}
     return {**own, **kept}

@@ -1,8 +1,8 @@
-"""Ends everything that a run started on this machine, and nothing else.
+"""End every process that a run started on this machine, and no other.
 
-Ansible's workers leave the process group, asynchronous tasks leave the tree, and shared SSH
-connections leave both: so processes are found by descent, by the mark in their environment and by
-the run's private folder in their title (ssh overwrites its environment with the title).
+Ansible's workers leave the process group, asynchronous tasks leave the process tree, and shared
+SSH connections leave both. So processes are found by descent, by the run's id in their environment,
+and by the run's private folder in their title (ssh overwrites its environment with its title).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POLL_INTERVAL_S = 0.02
 
 
 def find_marked(run_id: str, private: Path) -> set[psutil.Process]:
-    """Return the live processes that carry the run's mark or its private folder in their title."""
+    """Return live processes with the run's id in their environment or its folder in their title."""
     processes = set()
     own = os.getpid()
     title = f"{private}/"
@@ -40,7 +40,7 @@ def find_marked(run_id: str, private: Path) -> set[psutil.Process]:
 
 
 def find_ssh_masters(private: Path) -> set[psutil.Process]:
-    """Return the shared SSH connections of a run: they would outlive it by a minute."""
+    """Return the shared SSH connections of a run, which would outlive it by a minute."""
     return {
         process for process in find_marked("", private) if _read_title(process).startswith("ssh:")
     }
@@ -73,7 +73,7 @@ def _wait(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Proc
 def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int]:
     """End every process of the run; return the ids of those that could not be ended.
 
-    What a process starts while it is being ended is found by looking again.
+    Looks again for processes that were started meanwhile.
     """
     deadline = time.monotonic() + 4 * grace_s
     while victims := _add_children(find_marked(run_id, private)):
@@ -84,7 +84,7 @@ def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int
 
 
 def _add_children(roots: set[psutil.Process]) -> set[psutil.Process]:
-    """Add descendants that shed the mark: sudo, for one, starts with a clean environment."""
+    """Add descendants without the run's id: sudo, for one, starts with a clean environment."""
     processes = set(roots)
     for process in roots:
         try:

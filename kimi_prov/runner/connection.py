@@ -1,4 +1,4 @@
-"""How Ansible gets onto the machines: the options of its users, their passwords, their ansible.cfg.
+"""How Ansible reaches the machines: the users' options, passwords and ansible.cfg.
 
 A password is asked once, kept in memory, and handed on by files of mode 0600 in a folder that is
 removed: never by an argument or the environment.
@@ -30,7 +30,7 @@ _PROMPTS = {
     "become": ("Password to become root", "--become-password-file"),
     "vault": ("Vault password", "--vault-password-file"),
 }
-# What has Ansible ask, in the environment. A run has nobody to answer: we ask before it.
+# Variables that let Ansible ask for a password. It cannot ask during a run: we ask before.
 ASKS = {
     "connection": "ANSIBLE_ASK_PASS",
     "become": "ANSIBLE_BECOME_ASK_PASS",
@@ -40,7 +40,7 @@ ASKS = {
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Options that ansible-playbook knows by the same names; `ask_*` are those that ask."""
+    """Options that ansible-playbook has by the same names; `ask_*` ask for a password."""
 
     user: str | None = None
     private_key: Path | None = None
@@ -58,7 +58,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True)
 class Connection:
-    """The options, and what was asked or read for them.
+    """The options, and the passwords and configuration that were read for them.
 
     `passwords` are by kind: connection, become, vault. `config` is the text of the ansible.cfg to
     use, None for the one that travels with kimi-prov.
@@ -69,9 +69,9 @@ class Connection:
     config: str | None = None
 
     def secrets(self) -> set[str]:
-        """Return what no log may hold: the passwords, and what files of passwords hold.
+        """Return the secrets that no log may hold: the passwords, and those in password files.
 
-        A file that Ansible would run for the password holds none.
+        A password file that is executable holds none: Ansible runs it.
         """
         options = self.options
         files = [
@@ -87,7 +87,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Access:
-    """What one of Ansible's programs is given to get in: its configuration and its arguments."""
+    """The configuration and arguments with which one of Ansible's programs connects."""
 
     config: Path
     playbook_arguments: tuple[str, ...]
@@ -95,9 +95,9 @@ class Access:
 
 
 def prepare_connection(options: ConnectionOptions) -> Connection:
-    """Read the site's ansible.cfg, and ask for the passwords that are wanted.
+    """Read the site's ansible.cfg, and ask for the requested passwords.
 
-    Raises UserError where a file is missing, and where nobody is there to be asked.
+    Raises UserError where a file is missing, and where standard input is no terminal.
     """
     options = _resolve_paths(options)
     _check_options(options)
@@ -109,7 +109,7 @@ def prepare_connection(options: ConnectionOptions) -> Connection:
         "vault": options.ask_vault_pass,
     }
     usual = site_settings.asks if site_settings else frozenset()
-    # A file that was named answers what the site, or the environment, would have asked.
+    # A password file replaces the question that the site's file or the environment requests.
     files = {
         "connection": options.connection_password_file,
         "become": options.become_password_file,
@@ -122,14 +122,14 @@ def prepare_connection(options: ConnectionOptions) -> Connection:
     passwords: dict[str, str] = {}
     for kind, wants in kinds.items():
         if wants:
-            # As in Ansible: nothing typed for the second password means that it is the first.
+            # As in Ansible: an empty second password means the first one again.
             same = passwords.get("connection") if kind == "become" else None
             passwords[kind] = _ask_password(kind, same)
     return Connection(options, passwords, site_settings.text if site_settings else None)
 
 
 def write_access(connection: Connection, folder: Path) -> Access:
-    """Write what Ansible reads into a folder of ours alone, and name it."""
+    """Write the files that Ansible reads into a private folder; return their arguments."""
     config = resources.find_ansible_config()
     if connection.config is not None:
         config = _write_private(folder / "ansible.cfg", connection.config)
@@ -157,7 +157,7 @@ def write_access(connection: Connection, folder: Path) -> Access:
         ("--become-password-file", _choose_file(options.become_password_file, files, "become")),
     ):
         if value is not None:
-            # One word: what begins with a dash would pass for an option of its own.
+            # One word: a value that begins with a dash would count as an option.
             login.append(f"{flag}={value}")
     return Access(config, (*login, *vault), tuple(vault))
 
@@ -186,11 +186,11 @@ def _check_options(options: ConnectionOptions) -> None:
 
 
 def _ask_password(kind: str, same: str | None) -> str:
-    """Ask for a password; `same` is what an empty answer stands for, where there is that."""
+    """Ask for a password; `same` is the meaning of an empty answer, None if there is none."""
     what, flag = _PROMPTS[kind]
     if not sys.stdin.isatty():
         raise UserError(
-            f"{what}: nobody can be asked, standard input is no terminal",
+            f"{what}: it cannot be asked for, standard input is no terminal",
             fix=f"name a file that holds it:  {flag} FILE",
         )
     hint = "" if same is None else " (empty: the SSH password)"
@@ -243,12 +243,12 @@ def _resolve_paths(options: ConnectionOptions) -> ConnectionOptions:
 def _make_absolute(file: Path) -> Path:
     try:
         return file.expanduser().absolute()
-    except RuntimeError:  # ~ of a user whom nobody knows
+    except RuntimeError:  # ~ of an unknown user
         return file.absolute()
 
 
 def _list_labelled_files(options: ConnectionOptions) -> list[Path]:
-    """Give the files of the vaults that have labels."""
+    """Give the password files of vaults with labels."""
     return [Path(identity.partition("@")[2]) for identity in options.vault_ids]
 
 

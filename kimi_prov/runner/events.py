@@ -1,4 +1,4 @@
-"""What ansible-runner reports, as a small typed stream."""
+"""The events of ansible-runner as a few types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUSES: dict[str, Status] = {
 
 @dataclass(frozen=True)
 class TaskStarted:
-    """A host has started a task. `phase` is the role, or what stands in for one."""
+    """A host has started a task. `phase` is the role, or else the action or playbook."""
 
     host: str
     phase: str
@@ -54,7 +54,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of Ansible's outside of a task's result: a warning, an error, a plain line."""
+    """A line of Ansible that is in no task's result: a warning, an error, a plain line."""
 
     text: str
 
@@ -71,7 +71,7 @@ Event = TaskStarted | TaskFinished | Stats | LogLine | Diff
 
 
 def parse_event(raw: Mapping[str, Any]) -> Event | None:
-    """Return the typed event, or None where there is nothing in it for us."""
+    """Return the typed event, or None for an event that is not used."""
     name = raw.get("event")
     data: Mapping[str, Any] = raw.get("event_data") or {}
     if name == "playbook_on_stats":
@@ -96,13 +96,13 @@ def parse_event(raw: Mapping[str, Any]) -> Event | None:
 
 
 def name_phase(data: Mapping[str, Any]) -> str:
-    """Name the phase of a task: its role, else its own action, or the playbook that it is in."""
+    """Return the phase of a task: its role, else its own action, or its playbook."""
     role = data.get("role")
     if role:
         return str(role)
     action = str(data.get("task_action") or data.get("resolved_action") or "")
     short = action.rpartition(".")[2]
-    if short == "kimi_host":  # does the work of many
+    if short == "kimi_host":  # one action for many subcommands
         return PurePath(str(data.get("playbook") or "other")).stem
     return short.removeprefix("kimi_") if short.startswith("kimi_") else "other"
 

@@ -1,4 +1,4 @@
-"""Why a task or a host failed, in one sentence, and what to do: no Ansible noise.
+"""Explain in one sentence why a task or a host failed, and what to do.
 
 Decides: messages for failed hosts, and exit codes.
 Held by: tests/unit/runner/test_failure_reasons.py, tests/lab/test_failures.py.
@@ -30,7 +30,7 @@ LOG = "read the log"
 
 @dataclass(frozen=True)
 class Failure:
-    """What one host failed at. `findings` are those that block, where that is the reason."""
+    """Why one host failed. `findings` are its blockers, if they are the reason."""
 
     host: str
     phase: str
@@ -53,8 +53,8 @@ def _define_reason(pattern: str, cause: str, fix: str, command: str = "") -> _Re
     return _Reason(re.compile(pattern, re.IGNORECASE), cause, fix, command)
 
 
-# {host} and {address} may stand in the sentences. A command, which goes on where the fix ends, is
-# there to be pasted: its {address} is the inventory's own, quoted, and never one out of a message.
+# The sentences may hold {host} and {address}. A command, which follows the fix, is meant to be
+# pasted: its {address} is the inventory's own, quoted, and never one from a message.
 _CONNECTION = (
     _define_reason(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
@@ -93,11 +93,11 @@ _CONNECTION = (
         "{address} did not answer in time",
         "switch the machine on, let its firewall allow SSH, or correct ansible_host of {host}",
     ),
-    # Ansible gives ssh a thousandth of a second to say why before it tells of the pipe alone.
+    # Ansible waits a millisecond for ssh's reason, and then only reports the broken pipe.
     _define_reason(
         r"Data could not be sent to remote host",
         "{address} ended the SSH connection at its start, and ssh's reason was lost",
-        "try  ssh USER@{address}  : a wrong user or key looks so at times. Then run this again",
+        "try  ssh USER@{address}  : a wrong user or key may look like this. Then run this again",
     ),
     _define_reason(
         r"Connection (?:closed|reset)|kex_exchange_identification|Broken pipe",
@@ -105,7 +105,7 @@ _CONNECTION = (
         "look at sshd's journal on {host}, then run this again",
     ),
 )
-# Where ssh itself says that it went: extra variables may have sent it elsewhere than the inventory.
+# The address that ssh itself reports: extra variables may have changed the inventory's.
 _PLACE = r"([\w.:%-]{1,255})"
 _PLACES = (
     re.compile(rf"connect to host {_PLACE} port", re.ASCII),
@@ -146,7 +146,7 @@ _GENERAL = (
     ),
     _define_reason(
         r"Unable to locate package|has no installation candidate|No package matching '([^']+)'",
-        "a Debian package is not to be had on {host}",
+        "a Debian package is not available on {host}",
         "check kimi_apt_mirror and the machine's apt sources",
     ),
     _define_reason(
@@ -164,7 +164,7 @@ _GENERAL = (
 
 
 def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
-    """Explain why a host could not be reached; `address` is where the inventory says it is."""
+    """Explain why a host could not be reached; `address` is the inventory's."""
     text = _read_text(finished.result)
     went = next((m[1] for m in (pattern.search(text) for pattern in _PLACES) if m), address)
     known = went == address
@@ -178,7 +178,7 @@ def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
 
 
 def explain_failed(finished: TaskFinished, address: str) -> Failure:
-    """Explain why a task failed: in the plugin's own words, or in words for what is known."""
+    """Explain why a task failed: by the plugin's own message, or by a known reason."""
     result = finished.result
     ours = result.get("kimi")
     if isinstance(ours, Mapping) and ours.get("code") == "unreachable":
@@ -210,9 +210,9 @@ def explain_failed(finished: TaskFinished, address: str) -> Failure:
 def _match_reason(
     reasons: tuple[_Reason, ...], text: str, host: str, address: str, *, known: bool = True
 ) -> tuple[str, str] | None:
-    """Return cause and fix of the first reason that fits, the command where the address is known.
+    """Return cause and fix of the first reason that fits, with its command if `known`.
 
-    `known`: it is the inventory's own.
+    `known`: the address is the inventory's own.
     """
     for reason in reasons:
         if reason.pattern.search(text):
@@ -233,7 +233,7 @@ def _find_first_line(text: str) -> str:
 
 
 def _extract_cause(result: Mapping[str, Any]) -> str:
-    """Take the sentence out of an ordinary module's result; of a loop, out of what failed in it."""
+    """Return the message of a module's result; of a loop, the message of the failed item."""
     for item in result.get("results") or []:
         if isinstance(item, Mapping) and (item.get("failed") or item.get("unreachable")):
             return _extract_cause(item)

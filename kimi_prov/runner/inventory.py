@@ -1,4 +1,4 @@
-"""The inventory, read and judged before anything starts: errors name the file and the line."""
+"""Read and check the inventory before a run starts: errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 GROUP = "kimi"
 _GATEWAYS = "kimi_gateway"
-# Of one file: some hundred thousand hosts.
+# Limit of one file: room for some hundred thousand hosts.
 _MAX_BYTES = 64 << 20
-# Ansible takes a second for each thousand hosts, and longer than anybody waits for a typing error.
+# Ansible takes a second for each thousand hosts: a mistyped range would take hours.
 _MAX_HOSTS = 10_000
 _RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::[0-9]+)?\]")
 _WORD = re.compile(r"[^\s{},'\"]+")
@@ -51,7 +51,7 @@ _INIT = "kimi-prov init DIR --profile lab|localhost"
 class Inventory:
     """An inventory that Ansible can read and that has hosts in the group kimi.
 
-    `hosts`: these, with their variables; `gateways`: those that answer for them, alike.
+    `hosts`: the hosts of that group with their variables; `gateways`: their gateways, likewise.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Inventory:
 
     @property
     def machines(self) -> Mapping[str, Mapping[str, Any]]:
-        """Hosts that serve, and gateways after them."""
+        """Serving hosts, then gateways."""
         return {**self.hosts, **self.gateways}
 
     @property
@@ -71,7 +71,7 @@ class Inventory:
         return self.path if self.path.is_dir() else self.path.parent
 
     def address(self, host: str) -> str:
-        """Where `host` is reached."""
+        """Return the address of `host`."""
         variables = self.machines.get(host, {})
         if variables.get("ansible_connection") == "local":
             return "127.0.0.1"
@@ -104,7 +104,7 @@ def load_inventory(path: Path, login: Connection | None = None) -> Inventory:
 
 
 def check_files(path: Path) -> list[Path]:
-    """Refuse what Ansible would report badly or not at all: absent, unreadable, broken files.
+    """Refuse absent, unreadable and broken files, for which Ansible has poor messages or none.
 
     Returns the files that hosts are read from.
     """
@@ -122,7 +122,7 @@ def check_files(path: Path) -> list[Path]:
             fix=f"write {path / 'hosts.yml'}, or {_INIT}",
         )
     if path.is_file() and (schema := inventory_files.find_schema(path)):
-        # Ansible would run what else stands in it.
+        # Ansible would run other content as a program.
         raise UserError(
             f"{path}: this is a document {schema}, and no inventory",
             fix=f"kimi-prov check {shlex.quote(str(path))}, or {_INIT}",
@@ -135,7 +135,7 @@ def check_files(path: Path) -> list[Path]:
 
 
 def check_yaml(file: Path, *, variables: bool) -> None:
-    """Refuse a file that cannot be read, or is no YAML, or (`variables`) holds no mapping.
+    """Refuse a file that cannot be read, is no YAML, or (with `variables`) holds no mapping.
 
     Files of other kinds are only opened.
     """
@@ -149,7 +149,7 @@ def check_yaml(file: Path, *, variables: bool) -> None:
         if file.suffix not in _YAML:
             return
         raise UserError(f"{file}: this is no text in UTF-8", fix=fix) from None
-    # What Ansible executes is a program, and its brackets are a program's.
+    # Ansible executes this file: brackets in it are those of a program.
     if not (variables or os.access(file, os.X_OK)):
         _check_ranges(file, text)
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
@@ -173,14 +173,14 @@ def check_yaml(file: Path, *, variables: bool) -> None:
 
 
 def _check_ranges(file: Path, text: str) -> None:
-    """Refuse ranges of hosts, node[1:99999], that stand for more than anybody waits for."""
+    """Refuse ranges of hosts, node[1:99999], that stand for too many hosts."""
     count = 0
     for line_number, line in enumerate(text.splitlines(), 1):
         if "[" not in line:
             continue
         words = _WORD.findall(line.partition("#")[0])
         for at, word in enumerate(words):
-            # A host stands first in its line, or is a key.
+            # A host is the first word of its line, or a key.
             key = word.endswith(":") or (words[at + 1 : at + 2] and words[at + 1].startswith(":"))
             spans = [int(span[2]) - int(span[1]) + 1 for span in _RANGE.finditer(word)]
             count += math.prod(spans) if spans and (at == 0 or key) else 0
@@ -216,7 +216,7 @@ def find_vars_file(text: str) -> Path:
         )
     try:
         path = Path(text[1:]).expanduser()
-    except RuntimeError:  # ~ of a user whom nobody knows
+    except RuntimeError:  # ~ of an unknown user
         path = Path(text[1:])
     if not os.path.lexists(path):
         raise UserError(f"-e {text}: there is no such file", fix="name a YAML or JSON file")
@@ -225,7 +225,7 @@ def find_vars_file(text: str) -> Path:
 
 
 def _list_inventory(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
-    """Ask Ansible itself what the inventory holds."""
+    """Let Ansible itself list the inventory."""
     with make_private_folder(uuid.uuid4().hex) as private:
         access = connection.write_access(login, private.folder)
         return _ask_ansible(path, sources, access, private.temporary)
@@ -237,7 +237,7 @@ def _ask_ansible(
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(access.config),
-        # Its own would be in a home that may be another's.
+        # Ansible's default folder would be in a home that may belong to another user.
         "ANSIBLE_LOCAL_TEMP": str(temporary),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         **dict.fromkeys(connection.ASKS.values(), "False"),
@@ -280,7 +280,7 @@ def _ask_ansible(
 
 
 def _extract_complaint(stderr: str) -> str:
-    """Take the sentence that says what is wrong out of Ansible's many: one for each reader."""
+    """Return the message that matters: Ansible prints one for each inventory plugin."""
     text = " ".join(re.sub(r"\[(?:ERROR|WARNING)\]:|ERROR!", " ", stderr).split())
     readers = dict(_READER.findall(text))
     message = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
@@ -292,7 +292,7 @@ def _extract_complaint(stderr: str) -> str:
 
 
 def _list_members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
-    """Hosts of a group and of the groups below it, in the inventory's order."""
+    """Return the hosts of a group and of its child groups, in the inventory's order."""
     if group in seen:
         return []
     seen.add(group)

@@ -1,4 +1,4 @@
-"""One apply at a time for an inventory: a lock on this side, given back by the kernel at death."""
+"""One apply at a time for an inventory: a local lock, which the kernel releases at exit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# The remains of a killed run are ended within seconds; so long a newcomer waits for that.
+# The processes of a killed run are ended within seconds; a new run waits so long for that.
 TIMEOUT_S = 15.0
 
 
@@ -35,7 +35,7 @@ def hold_lock(inventory: Path, command: str, state: Path) -> Iterator[int]:
     try:
         make_private(state)
         make_private(folder)
-        # A link would lead to a file that is none of ours, and that we would empty.
+        # A link could lead to another file, which we would empty.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise UserError(

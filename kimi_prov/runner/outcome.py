@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# The first that fits decides.
+# The first code that applies decides.
 PRECEDENCE = (
     ExitCode.INTERRUPTED,
     ExitCode.BAD_INPUT,
@@ -36,7 +36,7 @@ _NO_HOSTS = re.compile(
 
 @dataclass
 class PhaseTime:
-    """What one host spent in one phase; times in seconds."""
+    """The time that one host spent in one phase, in seconds."""
 
     host: str
     phase: str
@@ -47,7 +47,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class HostFinding:
-    """A finding that a plugin made on `host` while it did its work; nothing failed for it."""
+    """A finding that a plugin made on `host` while it worked; it failed nothing."""
 
     host: str
     finding: Mapping[str, Any]
@@ -55,7 +55,7 @@ class HostFinding:
 
 @dataclass
 class Outcome:
-    """Gathered while the run goes on; complete when it has ended."""
+    """Collected during the run; complete when the run has ended."""
 
     addresses: Mapping[str, str]
     failures: list[Failure] = field(default_factory=list)
@@ -68,16 +68,16 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
     findings: list[HostFinding] = field(default_factory=list)
     changes: list[tuple[str, str, str]] = field(default_factory=list)
-    # Why a host was not changed, of those whose turn did not come.
+    # By host whose batch did not begin: why the host was not changed.
     left: dict[str, str] = field(default_factory=dict)
-    # Of hosts that are to have a turn: whether it came.
+    # By host that is in a batch: whether the batch began.
     turns: dict[str, bool] = field(default_factory=dict)
     interrupted: bool = False
     return_code: int | None = None
     wall_seconds: float = 0.0
 
     def add(self, event: Event) -> None:
-        """Take one event in."""
+        """Add one event."""
         if isinstance(event, TaskFinished):
             self._finished(event)
         elif isinstance(event, Stats):
@@ -88,7 +88,7 @@ class Outcome:
                 self.errors.append(" ".join(error.group(1).split()))
 
     def close(self, return_code: int | None, wall_seconds: float, *, interrupted: bool) -> None:
-        """End the gathering: a failure that was rescued or ignored does not count."""
+        """Complete the outcome: a failure that was rescued or ignored does not count."""
         self.return_code, self.interrupted = return_code, interrupted
         self.wall_seconds = wall_seconds
         if self.stats:
@@ -100,7 +100,7 @@ class Outcome:
             self.failures.append(self._unexplained(return_code))
 
     def mask(self, mask: Callable[[str], str]) -> None:
-        """Mask secrets in what is going to be shown."""
+        """Mask secrets in the texts that will be shown."""
         self.failures = [
             replace(failure, cause=mask(failure.cause), fix=mask(failure.fix))
             for failure in self.failures
@@ -120,7 +120,7 @@ class Outcome:
         return dict(self.stats.changed) if self.stats else {}
 
     def exit_code(self, *also: ExitCode) -> ExitCode:
-        """Return the documented code: of all that apply, the first in the documented order."""
+        """Return the exit code: of all that apply, the first in the documented order."""
         codes = {failure.exit_code for failure in self.failures} | set(also)
         if self.interrupted:
             codes.add(ExitCode.INTERRUPTED)
@@ -185,7 +185,7 @@ class Outcome:
             self.turns[event.host] = False
 
     def _leave(self, bad: Mapping[str, int]) -> None:
-        """Name whom nobody named: the play ended with a machine that was lost in its turn."""
+        """Add the hosts left out without a report: the play ended when a machine was lost."""
         lost = [host for host, came in self.turns.items() if came and bad.get(host)]
         waiting = [
             host

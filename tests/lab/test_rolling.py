@@ -227,7 +227,7 @@ def test_the_first_that_fails_goes_back_and_the_others_are_left_as_they_are(
     with streams.running():
         done = kimi_prov("apply", whole.lab.inventory, "-e", settings_file(tmp_path, NO_START))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "left as they are, for node1 failed: node2, node3" in " ".join(done.stderr.split())
+    assert "not changed, because node1 failed: node2, node3" in " ".join(done.stderr.split())
     assert streams.failed == []
     after = engines(whole)
     assert after["node1"] != before["node1"]

@@ -194,7 +194,7 @@ def test_the_first_machine_that_fails_ends_it(update_lab: tuple[Lab, Archive]) -
     assert done.returncode == 1, done.stdout + done.stderr
     assert "liblab" in told["first"]["detail"]
     assert set(told) == {"first", "second"}
-    assert told["second"]["detail"] == "left as it is: first failed before its turn"
+    assert told["second"]["detail"] == "not changed: first failed before its batch"
     assert set(installed(lab.hosts["second"]).values()) == {"2"}
     for host in lab.hosts.values():
         assert host.ssh(f"ls {paths.APPLY_LOCK}", check=False) == ""

@@ -193,7 +193,7 @@ def test_the_first_that_fails_ends_the_run_and_no_lock_stays(play, name: str, st
     ran = play(name, fails=(f"b {step}",), kimi_serial=1)
     assert ran.code != 0
     assert ran.of(step) == [f"a {step}", f"b {step}"]
-    assert "left as they are, for b failed: c" in ran.said
+    assert "not changed, because b failed: c" in ran.said
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 
@@ -213,14 +213,14 @@ def test_the_first_that_is_lost_ends_the_run_and_no_lock_of_others_stays(
     ran = play(name, lost={f"b {step}": "b"}, kimi_serial=1)
     assert ran.code != 0
     assert ran.of(step) == [f"a {step}", f"b {step}"]
-    assert "left as they are, for b failed: c" in ran.said
+    assert "not changed, because b failed: c" in ran.said
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 
 def test_one_that_went_away_before_its_turn_is_told_as_one_that_is_lost_in_it(play) -> None:
     ran = play("restart", lost={"a lifecycle outcome": "b"}, kimi_serial=1)
     assert ran.of("lifecycle restart") == ["a lifecycle restart"]
-    assert "left as they are, for b failed: c" in ran.said
+    assert "not changed, because b failed: c" in ran.said
     assert "c lock absent" in ran.told
 
 
@@ -238,7 +238,7 @@ def test_one_that_fails_beside_another_leaves_those_after_both(play) -> None:
     assert sorted(ran.of("lifecycle restart")) == ["a lifecycle restart", "b lifecycle restart"]
     # What was begun is ended.
     assert ran.of("lifecycle outcome") == ["b lifecycle outcome"]
-    assert "c: left as it is: a failed before its turn" in " ".join(ran.said.split())
+    assert "c: not changed: a failed before its batch" in " ".join(ran.said.split())
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 
@@ -324,7 +324,7 @@ def test_who_waits_for_a_driver_is_named_and_has_no_lock_where_one_is_lost(
     ran = play(playbook, lost={"b lifecycle driver": "b"}, kimi_facts={"kimi": {}})
     assert ran.code != 0
     assert ran.of("lifecycle driver") == ["a lifecycle driver", "b lifecycle driver"]
-    assert "left as they are, for b failed: a, c" in ran.said
+    assert "not changed, because b failed: a, c" in ran.said
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 

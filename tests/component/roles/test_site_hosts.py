@@ -228,7 +228,7 @@ def test_an_apply_changes_one_after_the_other_and_ends_with_the_first_that_fails
     done = turns(tmp_path, 1, b={"breaks": True})
     assert done.code != 0
     assert (done.hosts("installing"), done.hosts("served")) == (["a", "b"], ["a"])
-    assert "left as they are, for b failed: c" in done.said
+    assert "not changed, because b failed: c" in done.said
     assert done.locks == []
 
 
@@ -251,7 +251,7 @@ def test_without_turns_one_that_fails_does_not_end_the_others(tmp_path: Path) ->
     done = run(tmp_path, **{n: {"action": "none", "breaks": n == "a"} for n in "abc"})
     assert done.code != 0
     assert sorted(done.hosts("served")) == ["b", "c"]
-    assert "left as they are, for" not in done.said
+    assert "not changed, because" not in done.said
     assert done.locks == []
 
 
@@ -298,7 +298,7 @@ def test_one_that_fails_leaves_the_gateways_after_it(
     done = update(tmp_path, **{name: {"breaks": name == fails} for name in "abcgh"})
     assert done.code != 0
     assert done.hosts("updating") == updated
-    assert f"left as they are, for {fails} failed: {left}" in done.said
+    assert f"not changed, because {fails} failed: {left}" in done.said
     assert done.locks == []
 
 

@@ -285,8 +285,8 @@ def test_who_waits_for_its_turn_is_named_where_one_before_it_is_lost(play, tmp_p
     finished, _ = play(TURNS, inventory=path)
     outcome = finished.outcome
     assert outcome.exit_code() is ExitCode.UNREACHABLE
-    assert outcome.left == {"c": "left as it is: b failed before its turn"}
-    assert outcome.warnings == ["left as they are, for b failed: c"]
+    assert outcome.left == {"c": "not changed: b failed before its batch"}
+    assert outcome.warnings == ["not changed, because b failed: c"]
 
 
 def test_who_is_left_says_so_and_lets_the_lost_machine_decide(play, tmp_path):
@@ -297,7 +297,7 @@ def test_who_is_left_says_so_and_lets_the_lost_machine_decide(play, tmp_path):
     finished, _ = play(TURNS.replace("serial: 1", "serial: 2"), inventory=path)
     assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
     causes = {failure.host: failure.cause for failure in finished.outcome.failures}
-    assert causes["c"] == "c: left as it is: b failed before its turn"
+    assert causes["c"] == "c: not changed: b failed before its batch"
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ def test_a_misfit_fails_the_machine_and_names_the_document_and_the_key(
     assert failed["failed"]
     assert "kimi_document" not in failed
     message = failed["kimi"]["message"]
-    assert message.startswith(f"the machine's answer to `{command}` is not of its form: ")
+    assert message.startswith(
+        f"the machine's answer to `{command}` has another form than expected: "
+    )
     assert named in message
     assert "kimi-prov apply" in failed["kimi"]["fix"]
     # What reports of several hosts has it as this one's.
@@ -114,13 +116,13 @@ def test_a_status_that_is_none_is_that_host_s_detail() -> None:
     assert done["kimi_document"]["detail"] == NOT_PROVISIONED["detail"]
     done = run_action(StatusAction, Machine({"ok": True, "provisioned": True}), host)
     assert done["kimi_document"]["ok"] is False
-    assert "answer to `status` is not of its form" in done["kimi_document"]["detail"]
+    assert "answer to `status` has another form than expected" in done["kimi_document"]["detail"]
 
 
 def test_a_misfit_among_secrets_names_the_key_alone() -> None:
     failed = ask("keys", {"key": ["sk-canary"]}, arguments=["show"], secret=True)
     assert failed["failed"]
-    assert "is not of its form: key" in failed["kimi"]["message"]
+    assert "has another form than expected: key" in failed["kimi"]["message"]
     assert "canary" not in str(failed)
 
 
@@ -134,7 +136,7 @@ def test_a_machine_that_another_run_locked_answers_with_its_holder_alone() -> No
         ({"lock": {"held": True, "holder": holder, "age_s": 0}}, words),
         ({"lock": {"held": False}}, words),
     ):
-        with pytest.raises(remote.RemoteError, match="is not of its form"):
+        with pytest.raises(remote.RemoteError, match="has another form than expected"):
             remote.read_answer(asked, answer)
 
 

@@ -52,7 +52,7 @@ def test_a_source_out_of_reach_is_told_although_the_unit_tries_again() -> None:
 def test_a_job_that_could_not_speak_is_explained_by_systemd() -> None:
     shown = {"ActiveState": "failed", "SubState": "failed", "Result": "oom-kill"}
     message = classify(UNIT, answer({"state": "running"}, **shown)).message
-    assert "want of memory" in message
+    assert "memory ran out" in message
     assert "the last line" in message
 
 

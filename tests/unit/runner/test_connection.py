@@ -79,7 +79,7 @@ def test_the_environment_that_has_passwords_asked_is_refused_as_well(name, monke
     [
         ("[defaults\n", "cannot read this"),
         ("forks = 3\n", "cannot read this"),
-        ("[defaults]\nask_pass = perhaps\n", "wanted True or False"),
+        ("[defaults]\nask_pass = perhaps\n", "expected True or False"),
     ],
 )
 def test_a_broken_ansible_cfg_is_named(elsewhere, text, expected):

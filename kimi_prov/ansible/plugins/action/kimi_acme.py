@@ -1,4 +1,4 @@
-"""Action `kimi_acme`: have the machine order its certificate, or stop ordering one."""
+"""Action `kimi_acme`: let the machine order its certificate, or stop ordering one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_HOOK_CHARACTERS = 1 << 20
 
 
 def read_hook(path: str | None) -> str | None:
-    """Return the text of the program that writes records, None where the plan names none."""
+    """Return the text of the program that writes DNS records, None where the plan names none."""
     if path is None:
         return None
     text = read_control_file(path, "kimi_acme_dns_hook", "a script")
@@ -50,7 +50,7 @@ class ActionModule(HostAction):
     ERROR_IN_CHECK_MODE = "change"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Converge to the plan, and say what was ordered."""
+        """Converge to the plan, and report what was ordered."""
         acme = args["plan"]["proxy"]["tls"]["acme"]
         request = {"acme": acme, "hook": read_hook(acme["dns_hook"]) if acme else None}
         answer: AcmeAnswer = call(

@@ -1,4 +1,4 @@
-"""Action `kimi_backup`: fetch what of a machine cannot be made again, or restore it."""
+"""Action `kimi_backup`: fetch the data of a machine that cannot be created again, or restore it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ActionModule(FileTransfer):
-    """What the machine tells of it is read with care."""
+    """The machine's answer is validated before it is used."""
 
     subcommand = "backup"
 
     def read_contents(self, contents: Mapping[str, Any], file: Path) -> dict[str, Any]:
-        """Return what the archive holds, and what was left out of it or of the machine."""
+        """Return what the archive holds, and what was not saved or not restored."""
         page, digest = contents.get("page"), contents.get("certificate_sha256")
         return {
             "encrypted_with": encryption.find_program(file),

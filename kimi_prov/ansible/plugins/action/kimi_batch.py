@@ -1,4 +1,4 @@
-"""Action `kimi_batch`: begin and end a machine's batch in a run that changes some at a time."""
+"""Action `kimi_batch`: begin and end a machine's batch in a run with several batches."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_batch
 short_description: Begins and ends a machine's batch
-description: On the machine nothing is changed.
+description: Changes nothing on the machine.
 options:
   state:
     type: str
     choices: [begin, end, returned]
     required: true
     description:
-      - C(begin) refuses where a machine before it failed, or where this one is not reached.
-      - C(end) names in C(waiting) those whose batch does not come any more.
+      - C(begin) refuses if a machine of an earlier batch failed, or if this one is not reached.
+      - C(end) returns in C(waiting) the machines whose batch will not begin.
       - C(returned) runs on a gateway, and waits until it sends to the machine.
   apart:
     type: bool
     default: false
-    description: Hosts that serve one model together are taken apart too.
+    description: Hosts that serve one model together may be in different batches.
   waiting:
     type: list
     elements: str
-    description: All whose batch does not come any more, where that is known.
+    description: The machines whose batch will not begin, if they are known.
   certificate:
     type: str
     default: ''
@@ -46,7 +46,7 @@ options:
   moves:
     type: bool
     default: false
-    description: Hand over the address and port that the inventory has for it now.
+    description: Hand over the address and port that the inventory now has for the machine.
 """
 
 # A gateway asks a machine every 2 seconds whether it takes requests.
@@ -54,7 +54,7 @@ RETURN_S = 60
 
 
 class ActionModule(HostAction):
-    """Asks the inventory which batch is whose."""
+    """The inventory decides which host is in which batch."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Run the step."""
@@ -108,11 +108,11 @@ class ActionModule(HostAction):
         return {"changed": answer["changed"]}
 
     def _find_place(self) -> dict[str, Any]:
-        """Return the address and port at which gateways are to find it; empty where unknown."""
+        """Return the address and port at which gateways reach the machine; empty if unknown."""
         try:
             rows = gateway_hosts.list_served_hosts(self.variables)
         except UserError:
-            # Of another host, which its own plan told.
+            # Another host's values come from that host's own plan.
             return {}
         own = (row for row in rows if row.host == self.host)
         return next(({"address": row.address, "port": row.port} for row in own), {})

@@ -1,4 +1,4 @@
-"""Action `kimi_bench`: have a machine measure itself, and judge what it measured."""
+"""Action `kimi_bench`: let a machine measure itself, and judge the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_bench
-short_description: Starts a measurement, or judges it when its unit is done
+short_description: Starts a measurement, or judges it when its unit has ended
 options:
   state:
     type: str
@@ -28,17 +28,17 @@ options:
   load:
     type: str
     default: ''
-    description: A file of the control machine with the load that is asked for, and its prompts.
+    description: A file of the control machine with the requested load and its prompts.
   findings:
     type: list
     elements: dict
     default: []
-    description: Those of the plan.
+    description: The findings of the plan.
 """
 
 
 class ActionModule(HostAction):
-    """The load's file lies on the machine as long as the start takes."""
+    """The load's file is on the machine only while the measurement starts."""
 
     SKIPPED_IN_CHECK_MODE = "nothing is measured"
 
@@ -67,7 +67,7 @@ class ActionModule(HostAction):
             self._remove_tmp_path(folder, force=True)
         request = json.loads(Path(load).read_text(encoding="utf-8"))["load"]
         if any(value is not None for value in request.values()) and answer.get("load") != request:
-            # An older version's code began with a load of its own: end it.
+            # The machine's older code has started its own default load: end it.
             with contextlib.suppress(RemoteError):
                 call(self, "bench", "result")
             raise RemoteError(

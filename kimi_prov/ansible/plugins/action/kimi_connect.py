@@ -1,4 +1,4 @@
-"""Action `kimi_connect`: what clients need of a served model, read from its machine."""
+"""Action `kimi_connect`: read from a machine what clients need to reach its model."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_connect
-short_description: Describes the server to clients
-description: Reads the plan as applied and the public certificate, and gives the host's document.
+short_description: Describes the server for clients
+description: Reads the applied plan and the public certificate; returns the host's document.
 options:
   login:
     type: bool
     default: false
-    description: Also say how ssh gets to the machine, for a tunnel.
+    description: Also return ssh's command line to the machine, for a tunnel.
 """
 
 _ABSENT = "absent"
 
 
 class ActionModule(HostAction):
-    """The private key stays where it is."""
+    """The private key stays on the machine."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Describe the server."""
@@ -75,15 +75,15 @@ class ActionModule(HostAction):
         return document
 
     def _read(self, file: str) -> str | None:
-        """Return the text of a file on the machine; None where it is not there."""
+        """Return the text of a file on the machine; None where the file does not exist."""
         name = shlex.quote(file)
         text = run_shell(self, f"test -e {name} || {{ echo {_ABSENT}; exit 0; }}; cat {name}")
         return None if text.strip() == _ABSENT else text
 
     def _build_login(self) -> list[str]:
-        """Return ssh's command line to the machine, as Ansible itself makes it.
+        """Return ssh's command line to the machine, as Ansible itself builds it.
 
-        A password goes to the caller's own file. Raises RemoteError for another connection.
+        A password goes to the caller's private file. Raises RemoteError for another connection.
         """
         connection = self._connection
         if connection.transport != "ssh":
@@ -93,7 +93,7 @@ class ActionModule(HostAction):
             )
         program = str(connection.get_option("ssh_executable"))
         words = [os.fsdecode(word) for word in connection._build_command(program, "ssh")]
-        # What hands a password over stands before the program.
+        # The words that hand a password over come before the program.
         line = words[words.index(program) :]
         password = connection.get_option("password") or connection._play_context.password
         if password:

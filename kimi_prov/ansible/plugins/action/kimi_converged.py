@@ -1,4 +1,4 @@
-"""Action `kimi_converged`: ask in one round trip whether a role has anything to do."""
+"""Action `kimi_converged`: find out in one round trip whether a role has anything to do."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ options:
   weights:
     type: bool
     default: false
-    description: Whether the weights have to be verified.
+    description: Whether a converged machine has verified weights.
   converted:
     type: bool
     default: false
-    description: Whether the experts have to be converted.
+    description: Whether a converged machine has converted experts.
   staged:
     type: bool
     default: false
-    description: Whether the RAM disk has to be filled, or the page cache warmed.
+    description: Whether a converged machine has a filled RAM disk or a warm page cache.
 """
 
 
@@ -46,13 +46,13 @@ class ActionModule(HostAction):
     """A machine without our program, or with an older one, has everything to do."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask, and return what differs first."""
+        """Ask the machine, and return the first difference."""
         digests = {
             path: hashlib.sha256(str(text).encode()).hexdigest()
             for path, text in args["files"].items()
         }
         try:
-            # An older version may answer, which knows this question by this name alone.
+            # A machine with an older version knows only this name of the subcommand.
             answer: SettledAnswer = call(self, "settled", stdin={**args, "files": digests})
         except RemoteError as error:
             answer = {"settled": False, "differs": error.line}

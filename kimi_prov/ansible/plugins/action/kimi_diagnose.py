@@ -1,4 +1,4 @@
-"""Action `kimi_diagnose`: gather what a bug report needs of the machine, into a file here."""
+"""Action `kimi_diagnose`: gather what a bug report needs from the machine into a local file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_diagnose
 short_description: Gathers what a bug report needs into a file of the control machine
-description: The run's own log keeps none of it; returns C(file), and its length in C(characters).
+description: The run's log keeps none of it; returns C(file), and its length in C(characters).
 options:
   folder:
     type: str
@@ -29,7 +29,7 @@ options:
 
 
 class ActionModule(HostAction):
-    """The file is for the caller alone."""
+    """Only the caller can read the file."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Write FOLDER/host-NAME.json."""

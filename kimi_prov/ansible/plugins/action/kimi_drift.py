@@ -1,4 +1,4 @@
-"""Action `kimi_drift`: what on the machine is not as it was applied."""
+"""Action `kimi_drift`: find what on the machine differs from what was applied."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_drift
-short_description: Compares the machine with what was applied, and that with today's plan
+short_description: Compares the machine with the applied plan, and that plan with today's
 description:
-  - Gives the host's document; drift is no failure of the task.
-  - Sends its own copy of the code, for the installed one may have been changed.
+  - Returns the host's document; drift does not fail the task.
+  - Sends its own copy of the code, because the installed one may have been changed.
 options:
   plan:
     type: dict
-    description: The plan that would be applied today, where one could be made.
+    description: The plan that would be applied today, if one could be made.
   unplanned:
     type: str
-    description: Why there is none.
+    description: The reason why there is no such plan.
   weights:
     type: bool
     default: false
     description: Read all weights again.
   inventory:
     type: raw
-    description: What is drift of the inventory, as the command knows it.
+    description: The drift of the inventory, which the command finds.
 """
 
 

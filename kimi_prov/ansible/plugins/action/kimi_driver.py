@@ -1,4 +1,4 @@
-"""Action `kimi_driver`: one step of bringing the NVIDIA driver to the plan."""
+"""Action `kimi_driver`: run one step of installing the planned NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ options:
     required: true
     description:
       - C(consent) checks that the machine may be restarted, C(leave) ends the run of a machine
-        that restarts, and any other is a verb of the machine's C(driver).
+        that restarts, and any other value is a verb of the machine's subcommand C(driver).
   plan:
     type: dict
     required: true
-    description: The plan, whose C(driver) goes along.
+    description: The plan, whose C(driver) is sent.
   also:
     type: dict
     default: {}
-    description: What goes along with it.
+    description: Further values that are sent.
   reboot_ok:
     type: raw
-    description: Consent to a restart, which is true and nothing else.
+    description: Consent to a restart; only the boolean true counts.
   reboot_self:
     type: raw
     description: Consent to restart the machine that this runs on.
@@ -47,7 +47,7 @@ options:
 
 
 class ActionModule(HostAction):
-    """A machine that is lost at a step fails, so that the rescue goes back to the old driver."""
+    """A machine that is lost at a step fails, so that `rescue` restores the old driver."""
 
     FAILS_UNREACHABLE = True
 
@@ -68,14 +68,14 @@ class ActionModule(HostAction):
         return {**answer, "changed": bool(answer.get("changed"))}
 
     def explain(self, error: RemoteError) -> dict[str, Any]:
-        """Name the host, and return the reason alone as `why`; check mode only says it."""
+        """Name the host in the message and return the reason as `why`; check mode only reports."""
         if self.check_mode:
             return {"msg": error.line}
         return build_failure(f"{self.host}: {error.message}", error.fix) | {"why": error.message}
 
     def _check_consent(self, driver: dict[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
-        """Check that the machine may be restarted; `itself`: it is the one that this runs on."""
-        # What does not answer is gone back from, and that takes a restart too.
+        """Check that the machine may be restarted; `itself`: it is the control machine."""
+        # A driver that does not answer is replaced by the old one, which takes a restart too.
         if not driver["restart"] and driver["action"] != "confirm":
             return {}
         refusal = restart_consent.find_refusal(

@@ -1,4 +1,4 @@
-"""Action `kimi_engine_check`: the engine's own parser has to accept the plan's command lines."""
+"""Action `kimi_engine_check`: check the plan's command lines by the engine's own parser."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_engine_check
-short_description: Has the engine's parser judge the command line of each instance
-description: Asks before any unit is written, so that what runs goes on where it refuses.
+short_description: Checks the command line of each instance by the engine's parser
+description: Runs before any unit is written, so that a refused plan stops nothing that runs.
 options:
   plan:
     type: dict
@@ -34,7 +34,7 @@ class ActionModule(HostAction):
     ERROR_IN_CHECK_MODE = "skip"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the engine in `plan.engine.env_dir` parse every instance."""
+        """Parse every instance's command line by the engine in `plan.engine.env_dir`."""
         plan = args["plan"]
         request = {
             "env_dir": plan["engine"]["env_dir"],
@@ -51,7 +51,7 @@ class ActionModule(HostAction):
 
 
 def _list_instances(plan: MachinePlan) -> list[InstancePlan]:
-    """Return those that run, and those stood in for where this parser is of their version."""
+    """Return the planned instances, and those that a stand-in replaces if the versions match."""
     replaced = plan.get("stand_in")
     if not replaced:
         return list(plan["instances"])

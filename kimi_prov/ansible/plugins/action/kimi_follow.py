@@ -1,4 +1,4 @@
-"""Action `kimi_follow`: wait until a unit has done its work, showing how far it is."""
+"""Action `kimi_follow`: wait until a unit has done its work, and show its progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_follow
 short_description: Waits until a unit has done its work
-description: The work goes on without us; a cut connection is only waited out.
+description: The unit works without this task; after a cut connection the task waits and asks again.
 options:
   unit:
     type: str
@@ -27,11 +27,11 @@ options:
   progress:
     type: str
     required: true
-    description: The file in which it says how far it is.
+    description: The file in which the unit writes its progress.
   phase:
     type: str
     required: true
-    description: What it is called where that is shown.
+    description: The name of the work where progress is shown.
   timeout_s:
     type: float
     required: true
@@ -39,7 +39,7 @@ options:
   unreachable_s:
     type: float
     default: 300
-    description: Seconds for which the machine may be away.
+    description: Seconds for which the machine may be unreachable.
 """
 
 POLL_INTERVAL_S = 1.0
@@ -52,7 +52,7 @@ class ActionModule(HostAction):
     FAILS_UNREACHABLE = True
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask until the unit is done, has failed, or the time is over."""
+        """Ask until the unit has ended, has failed, or the time is over."""
         unit, started = args["unit"], time.monotonic()
         words = ("follow", unit, "--progress", args["progress"])
         while True:
@@ -61,7 +61,7 @@ class ActionModule(HostAction):
             )
             verdict = classify(unit, answer)
             if verdict.state in ("done", "failed"):
-                # The machine may have been away, and have started again meanwhile.
+                # The machine may have restarted while it was unreachable.
                 switching.check(self, self.variables)
             waited_s = round(time.monotonic() - started, 1)
             if verdict.state == "done":

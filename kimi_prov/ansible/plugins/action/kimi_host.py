@@ -16,8 +16,8 @@ DOCUMENTATION = """
 module: kimi_host
 short_description: Calls a subcommand of the code on the machine
 description:
-  - Returns the answer as C(answer), or as C(kimi_document), which commands report of a host.
-  - C(changed), C(changes) and C(warnings) of the answer are those of the task.
+  - Returns C(answer), or C(kimi_document), which is the host's part of a command's document.
+  - C(changed), C(changes) and C(warnings) of the answer become those of the task.
   - C(findings) of the answer are completed from the registry; the task fails with blockers.
   - An answer that says that it is not C(ok) fails the task with its C(detail) and C(fix).
 options:
@@ -29,14 +29,14 @@ options:
     type: list
     elements: str
     default: []
-    description: Its arguments; they show in the process list.
+    description: Its arguments; they are visible in the process list.
   input:
     type: raw
-    description: What it reads as JSON on standard input.
+    description: A value that is sent as JSON on its standard input.
   sent:
     type: bool
     default: false
-    description: Send the code along, for a machine that has none, or that of another version.
+    description: Send the code along, for a machine that has no code or another version.
   secret:
     type: bool
     default: false
@@ -46,10 +46,10 @@ options:
     choices: [flag, run, skip]
     default: run
     description:
-      - In check mode C(flag) adds the argument C(--check), C(run) calls it as ever, for what
-        changes nothing, and C(skip) does not call it.
-      - An error is none then unless a document was asked for, for what it needs may not be
-        installed yet.
+      - In check mode C(flag) adds the argument C(--check), C(skip) does not call the subcommand,
+        and C(run) calls it as usual, for a subcommand that changes nothing.
+      - An error does not fail the task then unless a document was requested, because a needed
+        program may not be installed yet.
   document:
     type: bool
     default: false
@@ -58,7 +58,7 @@ options:
     type: str
     choices: [fail, document]
     default: fail
-    description: With C(document) an error is a document that is not C(ok), and no failure.
+    description: With C(document) an error becomes a document that is not C(ok), and no failure.
 """
 
 
@@ -92,8 +92,8 @@ class ActionModule(HostAction):
             return dict(call_sent(self, *words, stdin=args["input"], secret=args["secret"]))
         return dict(call(self, *words, stdin=args["input"], secret=args["secret"]))
 
-    def _judge(self, rows: Any) -> dict[str, Any]:  # noqa: ANN401 (what a machine tells)
-        """Return what findings add to the result: a failure, or warnings."""
+    def _judge(self, rows: Any) -> dict[str, Any]:  # noqa: ANN401 (a machine's answer)
+        """Return the failure or the warnings that findings add to the result."""
         findings = complete_findings(rows)
         blockers = [row for row in findings if row["severity"] == "blocker"]
         if blockers:

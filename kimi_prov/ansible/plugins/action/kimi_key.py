@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_key
-short_description: Hands over the key that nobody has seen yet, or works on keys
+short_description: Hands over the key that was not shown yet, or changes keys
 description:
-  - The key goes to a file of the caller and to nothing else; the machine then forgets it.
+  - The key goes only to a file of the caller; the machine then forgets it.
   - The environment variable KIMI_PROV_KEY_OUT names the file.
 options:
   rotate:
     type: bool
     default: false
-    description: Make a new key of the operator.
+    description: Create a new operator's key.
   list:
     type: bool
     default: false
-    description: Only list the names.
+    description: Only list the names of the keys.
   add:
     type: str
     default: ''
-    description: Make a key of this name.
+    description: Create a key of this name.
   set:
     type: str
     default: ''
@@ -53,7 +53,7 @@ class ActionModule(HostAction):
     """In check mode no key is shown."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what is asked for, and write what came of it for the caller alone."""
+        """Do the requested work, and write its result to a file that only the caller reads."""
         output = os.environ.get(KEY_OUT)
         if not output:
             raise UserError(
@@ -90,7 +90,7 @@ class ActionModule(HostAction):
         return {"changed": rotate, "shown": key is not None}
 
     def _change_rule(self, file: Path, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the key `add` and hand it over, or change the rule of `set`."""
+        """Create the key `add` and hand it over, or change the rule of the key `set`."""
         verb = "add" if args["add"] else "set"
         name = args[verb]
         answer = call(self, "keys", verb, name, stdin=args["rule"], secret=verb == "add")
@@ -100,12 +100,12 @@ class ActionModule(HostAction):
         return {"changed": not elsewhere}
 
     def _list_names(self, file: Path, removed: str) -> dict[str, Any]:
-        """Remove the key `removed`, if any, and hand over the names that there are."""
+        """Remove the key `removed`, if any, and hand over the names of the keys."""
         if removed:
             call(self, "keys", "remove", removed)
         answer = call(self, "keys", "list")
         names = answer["names"]
-        # A machine that an earlier version applied tells the names alone.
+        # A machine of an earlier version sends only the names.
         rows = answer.get("keys") or [{"name": name} for name in names]
         line = {"host": self.host, "names": names, "keys": rows, "removed": removed or None}
         append_line(file, line)

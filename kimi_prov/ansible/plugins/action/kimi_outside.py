@@ -17,7 +17,7 @@ module: kimi_outside
 short_description: Opens a TCP connection from the delegated host
 description:
   - Needs a shell there and nothing else.
-  - Returns in C(found) what happened; the acceptance suite judges whether that is right.
+  - Returns the result in C(found); the acceptance suite judges it.
 options:
   address:
     type: str
@@ -37,7 +37,7 @@ class ActionModule(HostAction):
     """Changes nothing."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Open the connection and say how that went."""
+        """Open the connection and return its result."""
         address, port = args["address"], args["port"]
         row: dict[str, Any] = {"name": self._task.delegate_to, "address": f"{address} {port}"}
         started = time.monotonic()
