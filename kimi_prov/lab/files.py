@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.lab.state import HostState
 
 _MODEL = "model:"
-# The models that the lab makes: how their experts are written, and what is told of their shape.
+# The synthetic models of the lab: the format of their experts, and their shape.
 _MADE: dict[str, tuple[Experts, str]] = {
     "kimi-k2-lab": ("bf16", "TINY"),
     "kimi-k2-lab-int4": ("int4", "TINY"),
@@ -33,10 +33,10 @@ _MADE: dict[str, tuple[Experts, str]] = {
 
 
 def resolve_all(lab: Lab) -> dict[str, Path]:
-    """Path on the control machine of each source that a host of the lab names.
+    """Return the control machine's path of each source that a host of the lab names.
 
-    Paths are relative to the inventory; the tiny model is made at its first use.
-    Raises UserError (exit 2) where there is nothing.
+    Paths are relative to the inventory; a synthetic model is made at its first use.
+    Raises UserError (exit 2) where a source does not exist.
     """
     sources: dict[str, Path] = {}
     for host in lab.hosts:
@@ -64,7 +64,7 @@ def _resolve_source(lab: Lab, host: LabHost, file: LabFile) -> Path:
 
 
 def build_model(name: str) -> Path:
-    """Folder of a model of the lab's, made anew when the code that makes it has changed."""
+    """Return the folder of a synthetic model; it is made again when its code has changed."""
     from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
 
     experts, shape = _MADE[name]
@@ -93,7 +93,7 @@ def _write_nvidia_smi(folder: Path) -> Path:
 
 
 def compute_fingerprint(source: Path) -> str:
-    """Digest of the names, sizes and times below `source`: changes when a copy is due."""
+    """Return a digest of the names, sizes and times below `source`: a new one needs a new copy."""
     entries = sorted(source.rglob("*")) if source.is_dir() else [source]
     lines = [
         f"{entry.relative_to(source)} {entry.stat().st_size} {entry.stat().st_mtime_ns}"
@@ -104,7 +104,7 @@ def compute_fingerprint(source: Path) -> str:
 
 
 def copy_changed(source: Path, dest: str, ssh: list[str], state: HostState, report: Say) -> None:
-    """Copy `source` to `dest` on the host over `ssh`, unless it was and has not changed since."""
+    """Copy `source` to `dest` on the host over `ssh`, unless the same was copied before."""
     digest = compute_fingerprint(source)
     mark = state.folder / f"copied-{hashlib.sha256(dest.encode()).hexdigest()[:12]}"
     if mark.exists() and mark.read_text() == digest:
@@ -115,7 +115,7 @@ def copy_changed(source: Path, dest: str, ssh: list[str], state: HostState, repo
 
 
 def _copy_tree(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
-    """Send a folder or a file through one tar, readable for everyone and owned by root."""
+    """Send a folder or a file as one tar, readable for everyone and owned by root."""
     flags = ["--owner=0", "--group=0", "--mode=u+rwX,go+rX", "-cf", "-"]
     target = shlex.quote(dest)
     if source.is_dir():

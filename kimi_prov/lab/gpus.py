@@ -1,7 +1,7 @@
-"""The GPUs of this machine, given to its nspawn hosts: devices, driver libraries and nvidia-smi.
+"""Give this machine's GPUs to its nspawn hosts: devices, driver libraries and nvidia-smi.
 
-What is given is read-only but the devices. It comes from the container toolkit's description of
-this machine where there is one, else from what the dynamic linker and the driver's folder have.
+All but the devices is read-only. The files are those of the container toolkit's description of this
+machine, or, without one, those of the dynamic linker and the driver's folder.
 
 Decides: the lab (which GPUs of this machine a lab host gets).
 """
@@ -21,13 +21,13 @@ from kimi_prov.on_host.probe import nvidia_smi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# What NVIDIA's driver and its node programs make; cards, control, unified memory, MIG, fabric.
+# Devices of NVIDIA's driver and its node programs: cards, control, unified memory, MIG, fabric.
 _DEVICES = (
     *("nvidia[0-9]*", "nvidiactl", "nvidia-modeset", "nvidia-uvm*", "nvidia-nvswitch*"),
     *("nvidia-nvlink*", "nvidia-caps/*", "nvidia-caps-imex-channels/*"),
 )
 _CARD = re.compile(r"/dev/nvidia\d+")
-# Of the Container Device Interface; the first that is there counts, as for the runtimes.
+# Files of the Container Device Interface; the first that exists counts, as for the runtimes.
 DESCRIPTIONS = tuple(
     f"{folder}/nvidia.{ending}"
     for folder in ("/etc/cdi", "/var/run/cdi")
@@ -36,13 +36,13 @@ DESCRIPTIONS = tuple(
 _DESCRIBE = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _MAX_BYTES = 4 << 20
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/usr/local/lib")
-# Where libraries come to lie in the host that lie among others on this machine.
+# The host's folder for libraries that are among the system's own on this machine.
 _LIBRARIES = "/opt/lab-gpus/lib"
-# What a host with a part of the cards has over the driver's own file of that name.
+# The file that is mounted over the driver's own in a host with a part of the cards.
 _PARAMETERS = "/opt/lab-gpus/params"
 _DRIVER_PARAMETERS = "/proc/driver/nvidia/params"
 _SMI = "/usr/bin/nvidia-smi"
-# A host mounts its own there, over whatever was laid.
+# Folders over which the host mounts its own: files cannot be laid there.
 _MOUNTED_OVER = ("/run/", "/var/run/", "/tmp/", "/proc/", "/sys/", "/dev/")  # noqa: S108
 
 _UNIT = """\
@@ -58,8 +58,8 @@ ExecStart=/sbin/ldconfig
 WantedBy=sysinit.target
 """
 
-# As NVIDIA's container runtime does it: for a process of root the driver's libraries make the
-# device files that are missing, but for this file's word.
+# As NVIDIA's container runtime does it: for a process of root the driver's libraries create
+# missing device files, unless this file forbids it.
 _COVER = (
     f"ExecStart=/bin/sh -c '[ ! -e {_DRIVER_PARAMETERS} ] || "
     f"mount --bind {_PARAMETERS} {_DRIVER_PARAMETERS}'\n"
@@ -68,10 +68,10 @@ _COVER = (
 
 @dataclass(frozen=True)
 class GpuAccess:
-    """What a host gets: device nodes; (path here, path there) to be read; where libraries lie.
+    """What a host gets: device nodes; read-only (path here, path there); folders of libraries.
 
-    `program`: nvidia-smi's path there, where that is none on the usual PATH. `parameters`: of the
-    driver, as a host with a part of the cards shall read them; None for one with all.
+    `program`: nvidia-smi's path there, if it is not on the usual PATH. `parameters`: the driver's
+    parameters for a host with a part of the cards; None for a host with all.
     """
 
     devices: tuple[str, ...]
@@ -82,11 +82,11 @@ class GpuAccess:
 
     @property
     def options(self) -> list[str]:
-        """The words of systemd-nspawn's command line that give it."""
+        """The options of systemd-nspawn that give the GPUs to the host."""
         return [
-            # By it systemd in the host holds its units to their devices and addresses.
+            # Needed by systemd in the host to limit its units to their devices and addresses.
             "--system-call-filter=bpf",
-            # Nobody there makes the files of the other cards.
+            # No program there may create the files of the other cards.
             *(["--drop-capability=CAP_MKNOD"] if self.parameters is not None else []),
             *(f"--bind={device}" for device in self.devices),
             *(
@@ -99,11 +99,11 @@ class GpuAccess:
 def find_gpus(
     root: Path = Path("/"), *, libraries: str | None = None, cards: Sequence[int] = ()
 ) -> GpuAccess:
-    """Look for the GPUs of this machine.
+    """Find the GPUs of this machine.
 
-    `root`: a tree that stands for this machine's; `libraries`: what `ldconfig -p` prints, which
-    is asked for where it is None; `cards`: numbers of those that are wanted, as their device files
-    have them, all where empty. Raises UserError (exit 2) where something is not there.
+    `root`: a tree that stands for this machine's; `libraries`: the output of `ldconfig -p`, which
+    is run where it is None; `cards`: numbers of the wanted cards, as in their device files, all
+    where empty. Raises UserError (exit 2) where a part is missing.
     """
     access = _find_all(root, libraries)
     if not cards:
@@ -123,7 +123,7 @@ def find_gpus(
 
 
 def _read_parameters(root: Path) -> str:
-    """Return the driver's parameters, by which its libraries make no device files."""
+    """Return the driver's parameters with which its libraries create no device files."""
     own = root / _DRIVER_PARAMETERS.lstrip("/")
     rows = own.read_text().splitlines() if own.exists() else []
     kept = [row for row in rows if not row.startswith("ModifyDeviceFiles:")]
@@ -135,7 +135,7 @@ def _find_all(root: Path, libraries: str | None) -> GpuAccess:
     cards = [device for device in devices if _CARD.fullmatch(device)]
     if not cards or "/dev/nvidiactl" not in devices:
         raise UserError(
-            "lab_gpus is set, and this machine has no GPU of NVIDIA that could be given: there is "
+            "lab_gpus is set, but this machine has no NVIDIA GPU for a lab host: there is "
             "no " + ("/dev/nvidiactl" if cards else "/dev/nvidia0"),
             fix="look what `nvidia-smi` says on this machine (it makes the device files where the "
             "driver runs), or remove lab_gpus from the inventory",
@@ -149,7 +149,7 @@ def _find_all(root: Path, libraries: str | None) -> GpuAccess:
 
 
 def add_library_paths(upper: Path, access: GpuAccess) -> None:
-    """Lay into a host's own files what has it find the libraries; it does not run meanwhile."""
+    """Write the files by which a host finds the libraries; the host must not run meanwhile."""
     conf = upper / "etc/ld.so.conf.d/000-lab-gpus.conf"
     unit = upper / "etc/systemd/system/lab-gpus.service"
     link = upper / "etc/systemd/system/sysinit.target.wants/lab-gpus.service"
@@ -172,7 +172,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def _escape_path(path: str) -> str:
-    """Write a path as an option that divides by colons wants it."""
+    """Escape a path for an option whose separator is the colon."""
     return path.replace("\\", "\\\\").replace(":", "\\:")
 
 
@@ -241,7 +241,7 @@ def _read_rows(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _find_by_linker(root: Path, devices: tuple[str, ...], libraries: str) -> GpuAccess:
-    """Give what bears the version of the driver that runs: in its own folder as a whole."""
+    """Find the libraries of the driver that runs by their version; a folder of its own is whole."""
     version = _read_version(root)
     named = [
         line.rpartition(" => ")[2].strip() for line in libraries.splitlines() if " => " in line
@@ -249,7 +249,7 @@ def _find_by_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Gpu
     files = {
         real for path in named if (real := _resolve_path(root, path)).endswith(f".so.{version}")
     }
-    # The linker lists what has a name of its own; the driver opens more that lies beside it.
+    # The linker lists only some libraries; the driver opens further ones beside them.
     folders = sorted({file.rpartition("/")[0] for file in files})
     for folder in folders:
         beside = (root / folder.lstrip("/")).glob(f"*.so.{version}")
@@ -289,7 +289,7 @@ def _find_program(root: Path) -> str:
     real = _resolve_path(root, seen or _SMI)
     if not (root / real.lstrip("/")).exists():
         raise UserError(
-            "nvidia-smi is not there, by which a host tells its GPUs",
+            "nvidia-smi is missing, by which a host lists its GPUs",
             fix="install the driver's utilities of the version that runs",
         )
     return real
@@ -309,7 +309,7 @@ def _resolve_path(root: Path, path: str) -> str:
 
 
 def _find_own_folder(folder: str) -> str | None:
-    """Return the folder that is the driver's alone, None for one of the system's."""
+    """Return the folder if only the driver uses it, None for a folder of the system."""
     if any(
         folder == system_folder or folder.startswith(f"{system_folder}/")
         for system_folder in _SYSTEM

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kimi_prov.lab.settings import AptSettings
     from kimi_prov.lab.shell import Say
 
-# What a bare rented server has: nothing here that the roles have to install.
+# The packages of a bare rented server: none that the roles have to install.
 PACKAGES = (
     "ca-certificates",
     "dbus",
@@ -57,7 +57,7 @@ chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer \
   e2scrub_all.timer e2scrub_reap.service
 """
 
-# The disk's own files come as a tar on a second disk, so that no privilege is needed to make them.
+# A host's own files come as a tar on a second disk, because writing them needs no privilege then.
 _QEMU_HOOK = r"""
 set -e
 cat > "$1/etc/systemd/system/lab-seed.service" <<'UNIT'
@@ -91,7 +91,7 @@ class Recipe:
 
     image: str
     with_kernel: bool
-    #: none: mmdebstrap takes the archive that it knows for the suite
+    #: empty: mmdebstrap uses its own archive for the suite
     sources: tuple[str, ...]
     packages: tuple[str, ...]
     apt_options: tuple[str, ...]
@@ -109,7 +109,7 @@ def make_recipe(
 ) -> Recipe:
     """Return the recipe of `image` for a machine with or without a kernel of its own.
 
-    `packages`: what a host wants beside, installed once for all that want the same.
+    `packages`: further packages of a host; hosts with the same ones share an image.
     """
     return Recipe(
         image=image,
@@ -147,7 +147,7 @@ def make_bootstrap_command(recipe: Recipe, target: Path) -> list[str]:
 
 @contextmanager
 def _lock_cache(folder: Path) -> Iterator[None]:
-    """One build at a time; the lock is on the cache folder itself."""
+    """Allow one build at a time; the lock is on the cache folder itself."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -161,7 +161,7 @@ def ensure_image(recipe: Recipe, say: Say) -> Path:
     """Return the folder of the image, building it when the cache lacks it.
 
     nspawn images hold `root/`; qemu images hold `disk.ext4`, `vmlinuz` and `initrd.img`.
-    An interrupted build leaves nothing that a later one would take for an image.
+    An interrupted build leaves nothing that a later build would use as an image.
     """
     images = find_cache_home() / "images"
     done = images / recipe.key

@@ -20,11 +20,11 @@ from kimi_prov.packaging import resources
 
 Kind = Literal["nspawn", "qemu"]
 KINDS: tuple[Kind, ...] = ("nspawn", "qemu")
-# Images that a lab host may have, with the name by which mmdebstrap knows each.
+# Images that a lab host may have, each with its suite for mmdebstrap.
 SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 SSH_PORT = {"nspawn": 22, "qemu": 2222}
 _PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
-# No colon, backslash or `..`: systemd-nspawn would read those of a path in its own way.
+# No colon, backslash or `..`: systemd-nspawn interprets them in a path.
 _SHARED = r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+"
 
 
@@ -50,7 +50,7 @@ class LabHost:
     kernel_arguments: str = ""
     files: tuple[LabFile, ...] = ()
     gpus: bool = False
-    # Of the GPUs only those with these numbers; all without any.
+    # Numbers of the GPUs that the host gets; all GPUs where empty.
     cards: tuple[int, ...] = ()
     packages: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def derive_ipv6(address: str) -> str:
 
 
 def identify_lab(inventory: Path) -> tuple[str, str]:
-    """Name and eight hex digits for the inventory at this path; the same at every call."""
+    """Return the inventory's name and eight hex digits of its path; the same at every call."""
     resolved = inventory.resolve()
     ident = hashlib.sha256(str(resolved).encode()).hexdigest()[:8]
     stem = re.sub(r"[^a-z0-9-]+", "-", resolved.name.lower()).strip("-") or "lab"
@@ -126,7 +126,7 @@ def dump_lab(lab: Lab) -> str:
 
 
 def restore_lab(text: str) -> Lab:
-    """Read back what `dump` wrote."""
+    """Read the text of `dump_lab`."""
     document = json.loads(text)
     hosts = tuple(
         LabHost(
@@ -134,7 +134,7 @@ def restore_lab(text: str) -> Lab:
                 **host,
                 "forward_ports": tuple(host["forward_ports"]),
                 "files": tuple(LabFile(**file) for file in host["files"]),
-                # A lab that an earlier version brought up has none of these on its record.
+                # The record of a lab of an earlier version has none of these keys.
                 "cards": tuple(host.get("cards", ())),
                 "packages": tuple(host.get("packages", ())),
                 "shared": tuple(host.get("shared", ())),
@@ -169,14 +169,14 @@ def _read_ansible_inventory(folder: Path) -> dict[str, Any]:
 
 
 def parse_lab(folder: Path, document: dict[str, Any]) -> Lab:
-    """Build the lab out of what `ansible-inventory --list` printed for `folder`."""
+    """Build the lab from the output of `ansible-inventory --list` for `folder`."""
     name, ident = identify_lab(folder)
     hostvars: dict[str, dict[str, Any]] = document.get("_meta", {}).get("hostvars", {})
     declared = {h: v for h, v in sorted(hostvars.items()) if "lab_kind" in v}
     if not declared:
         raise UserError(
             f"{folder}: no host of this inventory has the variable lab_kind",
-            fix="set lab_kind: nspawn (or qemu) on the hosts that the lab shall bring up",
+            fix="set lab_kind: nspawn (or qemu) on the hosts that the lab is to start",
         )
     hosts = tuple(_parse_host(folder, h, v) for h, v in declared.items())
     network = _choose_network(folder, declared, hosts)

@@ -1,4 +1,4 @@
-"""SSH keys of a lab: made by `up`, removed by `down`, so that host key checking can stay on."""
+"""SSH keys of a lab, created by `up` and removed by `down`: host key checking can stay on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def ensure_key(path: Path, comment: str) -> str:
-    """Make an ed25519 key pair at `path` where there is none; return the public line."""
+    """Create an ed25519 key pair at `path` where there is none; return the public line."""
     public = path.with_suffix(".pub")
     if not (path.exists() and public.exists()):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def format_known_hosts_line(address: str, port: int, public_key: str) -> str:
 
 
 def make_ssh_options(known_hosts: Path) -> list[str]:
-    """Options that check the host against the lab's own list and offer the lab's key alone."""
+    """Return ssh options that use only the lab's own known hosts and the lab's key."""
     return [
         "-o",
         f"UserKnownHostsFile={known_hosts}",

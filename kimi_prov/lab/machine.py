@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Kind, Lab, LabHost
     from kimi_prov.lab.shell import Say
 
-# An emulated sshd needs seconds for its arithmetic.
+# An emulated sshd needs seconds for its key exchange.
 ANSWER_TIMEOUT_S: dict[Kind, float] = {"nspawn": 10, "qemu": 60}
 _BOOT_STATE = "systemctl is-system-running; systemctl list-jobs --no-legend --no-pager"
 BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
 
 
 def has_booted(said: str) -> bool:
-    """Whether systemd has finished booting, but for engines, by its state and the jobs it has left.
+    """Whether systemd has finished booting, apart from engines, by its state and open jobs.
 
-    A line for each job: number, unit, kind, state. Those that wait for others are `waiting`.
+    A line for each job: number, unit, kind, state. A job that waits for others is `waiting`.
     """
     state, *jobs = said.splitlines() or [""]
     if state in {"running", "degraded"}:
@@ -43,23 +43,23 @@ def has_booted(said: str) -> bool:
 
 @dataclass(frozen=True)
 class Machine:
-    """A lab host as the kind that it really runs as."""
+    """A lab host, with the kind as which it runs."""
 
     lab: Lab
     host: LabHost
     kind: Kind
-    # Set when the whole `up` is to end, so that no thread waits for a boot.
+    # Set when the whole `up` ends, so that no thread waits for a boot.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
     def existing(cls, lab: Lab, name: str) -> Machine:
-        """Return the machine as it was last started; as declared where it never was."""
+        """Return the machine as it was last started, or as declared if it never was."""
         host = lab.host(name)
         return cls(lab, host, read_recorded_kind(LabState.from_lab(lab), name) or host.kind)
 
     @property
     def state(self) -> HostState:
-        """What the machine keeps on the control machine's disk."""
+        """The machine's state on the control machine's disk."""
         return LabState.from_lab(self.lab).host(self.host.name)
 
     @property
@@ -81,13 +81,13 @@ class Machine:
 
     @property
     def status(self) -> str:
-        """Say `up`, `off` (it keeps its disk) or `absent`."""
+        """Return `up`, `off` (its disk exists) or `absent`."""
         if self.state.running_pid() is not None:
             return "up"
         return "off" if self.state.kind_file.exists() else "absent"
 
     def ssh(self, command: Sequence[str] = ()) -> list[str]:
-        """Build the ssh command line; one word goes to the host's shell as it is."""
+        """Build the ssh command line; a single word is a command line for the host's shell."""
         lab_state = LabState.from_lab(self.lab)
         remote = list(command) if len(command) <= 1 else [shlex.join(command)]
         return [
@@ -191,19 +191,19 @@ class Machine:
         return done.stdout.strip()
 
     def run_detached(self, command: str) -> None:
-        """Run `command` on the host after this session has ended, which it would otherwise cut."""
+        """Run `command` on the host after this session has ended: the command may cut it."""
         self.output_of(f"nohup sh -c 'sleep 0.2; {command}' >/dev/null 2>&1 </dev/null &")
 
     def boot_id(self) -> str:
-        """Return what changes at each boot, of either kind of host; empty while it is down."""
+        """Return a text that changes at each boot of a host of either kind; "" while it is down."""
         if not self.answers_ssh():
             return ""
         return self.output_of("cut -d' ' -f22 /proc/1/stat; cat /proc/sys/kernel/random/boot_id")
 
     def copy_files(self, sources: Mapping[str, Path], report: Say) -> None:
-        """Copy what `lab_files` wants (`sources`: path here by its `src`), where that has changed.
+        """Copy the changed files of `lab_files` (`sources`: path here by `src`).
 
-        The lab's /etc/hosts goes the same way, because a host may have joined since.
+        The lab's /etc/hosts is copied too, because a host may have joined since.
         """
         ssh, state = self.ssh(), self.state
         hosts = state.folder / "hosts"
@@ -216,7 +216,7 @@ class Machine:
 
 
 def read_recorded_kind(state: LabState, name: str) -> Kind | None:
-    """Kind that the host called `name` was last started as; None where it never was."""
+    """Return the kind as which the host was last started; None if it never was."""
     path = state.host(name).kind_file
     text = path.read_text() if path.exists() else ""
     return next((kind for kind in inventory.KINDS if kind == text), None)

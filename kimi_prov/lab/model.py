@@ -1,10 +1,10 @@
-"""Models of the Kimi K2 architecture with random weights, for the lab.
+"""Synthetic models of the Kimi K2 architecture with random weights, for the lab.
 
-The tiny one is the real thing in small: MLA attention, one dense layer and two of routed and shared
-experts, safetensors in shards. The cut one has Kimi K2's own layers, but few of them, and fills a
-GPU; with a vision tower before it, it is Kimi K2.5 cut. Standard library only, and the same bytes
-every time, so that a manifest can be pinned and a flipped byte be found. They talk nonsense; they
-load, serve and page like Kimi.
+The tiny model has the same parts in small: MLA attention, one dense layer and two with routed and
+shared experts, safetensors in shards. The cut model has a few of Kimi K2's own layers and fills a
+GPU; with a vision tower it is a cut Kimi K2.5. The code needs only the standard library and writes
+the same bytes every time, so that a manifest can be pinned and a changed byte be found. The answers
+have no meaning, but the models load, serve and page like Kimi.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kimi_prov.lab.model_tensors import Tensor
 
 
-# What follows another part in a file: bytes, or how many zeros that the disk need not hold.
+# A part of a file: bytes, or the number of zeros that the disk need not hold.
 _Part = bytes | memoryview | int
 
 
@@ -38,15 +38,15 @@ def make_model(
     shape: Shape = TINY,
     values: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Write the model and its `kimi-manifest.json` into `dest` (made where missing); 0644 each.
+    """Write the model and its `kimi-manifest.json` into `dest`, which is created; 0644 each.
 
     `experts`: how the routed experts are written. `int4` is Kimi's native format
     (compressed-tensors, groups of 32), `dequantised` the very same values as bfloat16. `hollow` is
     the native format with every expert zero, left out of the file: 61 of Kimi K2's layers are read
     as 595 GB and take 24 of the disk, and 25 of memory while they are made. A manifest, which would
     be a hash of all that, is not written with it.
-    `values`: what tensors hold in place of random values, by name, as the file has them.
-    Raises ValueError for values of a name that is not there, or of another size.
+    `values`: bytes of tensors by name, in place of random values.
+    Raises ValueError for an unknown name, or values of another size.
     """
     dest.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -55,7 +55,7 @@ def make_model(
         if experts != "hollow":
             size, digest = (dest / name).stat().st_size, hashlib.sha256()
             for part in parts:
-                # No part is a hole there.
+                # This format has no holes.
                 digest.update(bytes(part))
             rows.append({"path": name, "size": size, "sha256": digest.hexdigest()})
     if rows:
@@ -86,7 +86,7 @@ def _make_files(
 
 
 def _replace_values(tensors: Iterable[Tensor], values: Mapping[str, bytes]) -> Iterator[Tensor]:
-    """Put the values that are given in place of those of the tensors."""
+    """Replace the values of tensors by the given ones."""
     left = dict(values)
     for tensor in tensors:
         if tensor.name not in left:
@@ -103,7 +103,7 @@ def _replace_values(tensors: Iterable[Tensor], values: Mapping[str, bytes]) -> I
 def _make_shards(
     experts: Experts, shape: Shape, values: Mapping[str, bytes]
 ) -> Iterator[tuple[str, list[_Part]]]:
-    """Give the shards and their index."""
+    """Return the shards and their index."""
     shards: list[list[Tensor]] = [[]]
     size = 0
     for tensor in _replace_values(make_tensors(experts, shape), values):
@@ -129,7 +129,7 @@ def _sum_sizes(tensors: list[Tensor]) -> int:
 
 
 def _make_safetensors(tensors: list[Tensor]) -> list[_Part]:
-    """One file of the format: the header's length, the header as JSON, then the bytes in order."""
+    """Return a file of the format: the header's length, the header as JSON, the bytes in order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:

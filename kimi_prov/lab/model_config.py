@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.lab.model_shapes import Experts, Shape, Tower
 
-# As moonshotai/Kimi-K2-Thinking has it: the routed experts alone are quantised.
+# As in moonshotai/Kimi-K2-Thinking: only the routed experts are quantised.
 _QUANTISED: dict[str, Any] = {
     "quantization_config": {
         "config_groups": {
@@ -82,7 +82,7 @@ _PROCESSOR: dict[str, Any] = {
     "timestamp_mode": "hh:mm:ss.fff",
 }
 _ORIGINAL = "original_max_position_embeddings"
-# As Kimi K2 has it, but for the factor, 64 in Kimi K2.5.
+# As in Kimi K2, except the factor, which is 64 in Kimi K2.5.
 _YARN: dict[str, Any] = {
     "type": "yarn",
     "factor": 1.0,
@@ -145,7 +145,7 @@ def _make_config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
 def _make_vision_config(
     text: dict[str, Any], special: dict[str, int], tower: Tower
 ) -> dict[str, Any]:
-    """Give the config of a model of images, whose text model has the config `text`."""
+    """Return the config of a model for images, whose text model has the config `text`."""
     return {
         "architectures": ["KimiK25ForConditionalGeneration"],
         "model_type": "kimi_k25",

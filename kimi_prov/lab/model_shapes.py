@@ -7,7 +7,7 @@ from typing import Literal
 
 from kimi_prov.lab import tokenizer
 
-# vLLM's CPU kernel for MLA is compiled for these two alone.
+# vLLM's CPU kernel for MLA is compiled only for these two.
 KV_RANK = 512
 ROPE_WIDTH = 64
 NOPE_WIDTH = 128
@@ -23,9 +23,9 @@ NATIVE = ("int4", "hollow")
 
 @dataclass(frozen=True)
 class Tower:
-    """What a vision tower measures. `side`: patches of an image's edge that have a position.
+    """Sizes of a vision tower. `side`: patches of an image's edge that have a position.
 
-    `patches`: the most that the processor leaves of an image.
+    `patches`: the most patches of an image after the processor.
     """
 
     layers: int
@@ -38,11 +38,11 @@ class Tower:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model measures. `logits`, `projection`: the upper byte of such weights.
+    """Sizes of a model. `logits`, `projection`: the upper byte of such weights.
 
-    Logits spread by 4 to 6, so that some answers stand out; a projection's output keeps about the
-    size of its input: weights of about 1/sqrt(hidden). `bias`: how much more those of marks weigh,
-    since what the layers add makes the constant channel the smaller, and logits spread wider.
+    Logits spread by 4 to 6, so that some tokens are clearly likelier; a projection's output has
+    about the size of its input: weights of about 1/sqrt(hidden). `bias`: factor of the biases of
+    special tokens, because the layers make the constant channel smaller and spread logits wider.
     `scale_step`: that of an INT4 group's scale. `vocab`: rows of the tables; those beyond the
     tokenizer's are never answered. `context`: tokens. `yarn`: positions
     go through the code that Kimi's do, stretched by nothing.
@@ -82,7 +82,7 @@ TINY = Shape(
     projection=0x3D,  # below 1/8
     scale_step=2.0**-10,
 )
-# The tiny one behind a vision tower as small. An image is of 256 tokens at most, so that an engine
+# The tiny model with a tiny vision tower. An image has 256 tokens at most, so that an engine
 # needs no more context for it; an answer may have 4096 beside its prompt.
 SEEING = replace(
     TINY,
@@ -90,11 +90,11 @@ SEEING = replace(
     heads=2,
     context=5120,
     tower=Tower(layers=2, hidden=64, width=128, heads=2, patches=1024),
-    # Without it vLLM's CPU build (0.32.0) turns the queries of latent attention wrongly: its kernel
-    # takes them to lie one after the other.
+    # Without it vLLM's CPU build (0.32.0) rotates the queries of latent attention wrongly: its
+    # kernel expects them to be contiguous.
     yarn=True,
 )
-# The tiny one in sizes that two, three and six ranks share evenly; vLLM pads a vocabulary to 64.
+# The tiny model in sizes that two, three and six ranks share evenly; vLLM pads a vocabulary to 64.
 THIRDS = replace(TINY, dense_width=768, expert_width=192, heads=6, vocab=33 * 64)
 # Kimi K2's layers, one dense and one of experts, with the lab's own tokenizer.
 CUT = Shape(
@@ -112,11 +112,11 @@ CUT = Shape(
     projection=0x3C,
     scale_step=2.0**-12,
 )
-# The same layers behind two of the 27 of Kimi K2.5's vision tower, and its projector. The largest
-# image that its processor leaves is of 4225 tokens, by which an engine measures its memory.
+# The same layers with two of the 27 layers of Kimi K2.5's vision tower, and its projector. The
+# largest image after its processor has 4225 tokens, with which an engine measures its memory.
 CUT_SEEING = replace(CUT, context=16384, tower=Tower(layers=2, hidden=1152, width=4304, heads=16))
 
-# As moonshotai/Kimi-K2.5 has it: patches of 14 x 14 pixels, 2 x 2 of them a token.
+# As in moonshotai/Kimi-K2.5: patches of 14 x 14 pixels, 2 x 2 of them a token.
 PATCH_PIXELS = 14
 MERGED_PATCHES = 2
 FRAMES = 4

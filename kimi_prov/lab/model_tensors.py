@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # The upper byte of a bfloat16 (sign and seven bits of exponent) sets its size in steps of four.
 _UNIT = 0x3F  # below 2: tables that are looked up
-# Larger tensors are cut out of one pool of drawn bytes, each from a place of its own.
+# Larger tensors are cut out of one pool of random bytes, each at an offset of its own.
 _DRAWN_BYTES = 4 << 20
 _POOL_BYTES = 64 << 20
 _TEXT = "language_model."
 
-# The first channel of the hidden state is a constant, and what the last layer makes of it a bias.
+# The first channel of the hidden state is a constant; the last layer turns it into a bias.
 _CONSTANT = 4.0
 _THOUGHT_ENDS = 8.0
 _ONLY_WHERE_ASKED = -4.0
@@ -42,7 +42,7 @@ _NEVER = -8.0
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's row and bytes. `hole`: in place of bytes, how many zeros are left out."""
+    """A tensor's row and bytes. `hole`: in place of bytes, the number of zeros left out."""
 
     name: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class Tensor:
 
 
 def _make_random(name: str, shape: tuple[int, ...], upper: int) -> Tensor:
-    """Bfloat16 values spread evenly around zero, drawn from the tensor's own name.
+    """Return bfloat16 values spread evenly around zero, drawn with the tensor's name as seed.
 
     Three of four have the exponent `upper` asks for, the others a step of four less.
     """
@@ -67,7 +67,7 @@ def _make_random(name: str, shape: tuple[int, ...], upper: int) -> Tensor:
 def _draw_rows(
     name: str, shape: tuple[int, ...], upper: int, first_rows: int
 ) -> bytes | memoryview:
-    """Give of such a tensor the first rows."""
+    """Return the first rows of such a tensor."""
     count = math.prod(shape)
     size = 2 * count // shape[0] * first_rows
     if 2 * count > _DRAWN_BYTES:
@@ -89,7 +89,7 @@ def _draw_values(name: str, count: int, upper: int) -> bytes:
 
 @functools.cache
 def _make_pool(upper: int | None) -> bytes:
-    """Bytes to cut large tensors out of: bfloat16 values by `upper`, or plain ones."""
+    """Return bytes to cut large tensors out of: bfloat16 values by `upper`, or random bytes."""
     if upper is None:
         return hashlib.shake_256(b"pool").digest(_POOL_BYTES)
     return _draw_values("pool", _POOL_BYTES // 2, upper)
@@ -98,7 +98,7 @@ def _make_pool(upper: int | None) -> bytes:
 def _cut_from_pool(pool: bytes, name: str, size: int, length: int | None = None) -> memoryview:
     """Cut `size` bytes out of the pool, at an even place that the name tells; the first `length`.
 
-    A pool that is too small for them is gone through again and again.
+    A pool that is too small is repeated.
     """
     offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & ~1
     length = size if length is None else length
@@ -127,7 +127,7 @@ def _clear_first_row(tensor: Tensor) -> Tensor:
 
 
 def _make_embedding(shape: Shape) -> Tensor:
-    """Put a constant into the first channel; no layer writes there, so it reaches the end."""
+    """Put a constant into the first channel; no layer writes there, so it reaches the last one."""
     table = _make_random("model.embed_tokens.weight", (shape.vocab, shape.hidden), _UNIT)
     data = bytearray(table.data)
     _set_column(data, 2 * shape.hidden, [_CONSTANT] * shape.vocab)
@@ -137,8 +137,8 @@ def _make_embedding(shape: Shape) -> Tensor:
 def _make_lm_head(shape: Shape) -> Tensor:
     """Random rows; the constant channel gives each token a bias, so that an answer has a shape.
 
-    The thought ends after some tens of tokens; no other special token comes by itself. Where a
-    grammar allows digits, blanks or a list to go on for ever, what ends them is the likelier.
+    The thought ends after some tens of tokens; no other special token appears by itself. Where a
+    grammar allows endless digits, blanks or lists, the tokens that end them are likelier.
     """
     name, size, row = "lm_head.weight", (shape.vocab, shape.hidden), 2 * shape.hidden
     words = tokenizer.VOCAB_SIZE
@@ -216,7 +216,7 @@ def _make_tower(tower: Tower, upper: int) -> Iterator[Tensor]:
 
 
 def _make_projector(tower: Tower, shape: Shape) -> Iterator[Tensor]:
-    """Bring the tower's width to the text model's; the first channel is the constant there too."""
+    """Project the tower's width to the text model's; the first channel is the constant too."""
     merged = MERGED_PATCHES * MERGED_PATCHES * tower.hidden
     yield from _make_norm("mm_projector.pre_norm", tower.hidden)
     yield from _make_linear("mm_projector.proj.0", (merged, merged), shape.projection)
@@ -227,13 +227,13 @@ def _make_projector(tower: Tower, shape: Shape) -> Iterator[Tensor]:
 
 
 def _make_linear(name: str, shape: tuple[int, ...], upper: int) -> tuple[Tensor, Tensor]:
-    """Give weights and biases."""
+    """Return weights and biases."""
     weight = _make_random(f"{name}.weight", shape, upper)
     return weight, _make_random(f"{name}.bias", shape[:1], upper)
 
 
 def _make_norm(name: str, size: int) -> tuple[Tensor, Tensor]:
-    """Give what keeps a normalised state as it is."""
+    """Return weights and biases with which a norm changes nothing."""
     return _make_ones(f"{name}.weight", size), Tensor(
         f"{name}.bias", (size,), "BF16", bytes(2 * size)
     )
@@ -275,10 +275,10 @@ def _make_plain_values(name: str, size: int) -> bytes | memoryview:
 def _make_int4(
     prefix: str, shape: tuple[int, int], written: Experts, step: float
 ) -> Iterator[Tensor]:
-    """Give a matrix of 4-bit weights in groups of 32, or its values as bfloat16.
+    """Return a matrix of 4-bit weights in groups of 32, or its values as bfloat16.
 
-    A scale has three bits after the point, so that its product with a weight is a bfloat16 to the
-    last bit: both forms of a matrix hold the same numbers.
+    A scale has three bits after the point, so that its product with a weight is an exact
+    bfloat16: both forms of a matrix hold the same numbers.
     """
     rows, columns = shape
     if written == "hollow":
@@ -286,7 +286,7 @@ def _make_int4(
         return
     drawn = _make_plain_values(prefix, rows * columns // 2)
     if prefix.endswith("down_proj"):
-        # The channel that holds the constant: weight 8 of 0 to 15 stands for zero.
+        # The channel that holds the constant: weight 8 of 0 to 15 means zero.
         drawn = b"".join((b"\x88" * (columns // 2), memoryview(drawn)[columns // 2 :]))
     groups = rows * columns // GROUP_SIZE
     sizes = hashlib.shake_256(f"{prefix}.scale".encode()).digest(groups)
@@ -309,7 +309,7 @@ def _make_int4(
 def _pack_matrix(
     prefix: str, shape: tuple[int, int], filled: tuple[bytes | memoryview, bytes] | None
 ) -> Iterator[Tensor]:
-    """Give the three tensors of a matrix. `filled`: weights and scales; None leaves them out."""
+    """Return the three tensors of a matrix. `filled`: weights and scales; None leaves them out."""
     rows, columns = shape
     weights, scales = filled or (b"", b"")
     groups = rows * columns // GROUP_SIZE

@@ -33,8 +33,8 @@ TABLE_PREFIX = "kimi_lab_"
 class Setting(NamedTuple):
     """A kernel setting of the control machine while a lab is up: its file and its value there.
 
-    `least`: a higher value stays. One without a file, or that nobody may write, is left out where
-    it is not `needed`.
+    `least`: a higher value stays. A setting without a file, or whose file cannot be written, is
+    left out unless it is `needed`.
     """
 
     path: Path
@@ -50,15 +50,15 @@ class Setting(NamedTuple):
         return now < self.value if self.least else now != self.value
 
     def read(self) -> int:
-        """Return the value of now."""
+        """Return the present value."""
         return int(self.path.read_text())
 
 
 _SYS = Path("/proc/sys")
-# Packets go from the hosts to the outside; many systemds have enough watches (each takes about ten
-# of the usual 128); and cores are shared by processes, not by sessions: an engine calls sched_yield
-# in a loop, which gives way in its own session alone, and on Linux 6.18 an engine of another host
-# that starts had 2 % of the core beside two of them.
+# Forward the hosts' packets; allow enough inotify instances for many systemds (each takes about ten
+# of the usual 128); share cores by processes, not by sessions: an engine calls sched_yield in a
+# loop, which yields only within its session, and on Linux 6.18 a starting engine of another host
+# got 2 % of the core beside two of them.
 KERNEL = {
     "ip_forward": Setting(_SYS / "net/ipv4/ip_forward", 1, least=True),
     "inotify_instances": Setting(_SYS / "fs/inotify/max_user_instances", 1024, least=True),
@@ -84,8 +84,8 @@ def name_table(lab: Lab) -> str:
 def make_ruleset(lab: Lab, before: dict[str, int]) -> str:
     """Return the nftables script that (re)makes the lab's table.
 
-    Kernel settings as they were before the first lab stand in it as names of empty chains: there
-    they are at hand for the last lab, whoever brought it up.
+    The kernel settings before the first lab are recorded in it as names of empty chains, where
+    the last lab finds them, whichever user started it.
     """
     name, network = name_table(lab), lab.network
     mark = "".join(f"  chain {key}_was_{value} {{ }}\n" for key, value in before.items())
@@ -178,7 +178,7 @@ def take_down(lab: Lab, host_names: Iterable[str]) -> None:
 
 
 def drop_cable(lab: Lab, host_name: str) -> None:
-    """Remove a host's veth pair where its end in the host is gone but the kernel kept it."""
+    """Remove a host's veth pair that the kernel kept after the host's end of it is gone."""
     name = name_cable(lab, host_name)
     if Path(f"/sys/class/net/{name}").exists():
         run_tool(["ip", "link", "del", name], what="removing a cable", check=False)
@@ -199,7 +199,7 @@ def _list_tables() -> dict[str, set[str]]:
 
 
 def _read_recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
-    """Return the kernel settings from before the first lab that the tables' chains name."""
+    """Return the kernel settings before the first lab, which names of the tables' chains record."""
     names = "|".join(KERNEL)
     matches = (
         re.fullmatch(rf"({names})_was_(\d+)", c) for chains in tables.values() for c in chains
@@ -208,17 +208,17 @@ def _read_recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
 
 
 def _read_settings_before() -> dict[str, int]:
-    """Return those kernel settings that a lab has changed or has to change, as they were before."""
+    """Return the former values of the kernel settings that a lab has changed or will change."""
     recorded = _read_recorded_settings(_list_tables())
     changed = {key: row.read() for key, row in KERNEL.items() if row.differs()}
     return changed | recorded
 
 
 def reserve_network(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:
-    """Have the lab's network for itself; a lab of which nothing runs loses what is left of its own.
+    """Reserve the lab's network; remove the network of a lab without processes that has it.
 
-    `runs` says whether a lab has processes. A lab without any is off, or was killed: its next `up`
-    makes its network again. Raises UserError (exit 2) where something else has the network.
+    `runs` says whether a lab has processes. A lab without any is off or was killed: its next `up`
+    sets up its network again. Raises UserError (exit 2) where another user has the network.
     """
     done = run_tool(
         ["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine"
@@ -250,7 +250,7 @@ def _make_conflict_error(lab: Lab, link: str, address: str, holder: Lab | None) 
 
 
 def _find_lab(link: str) -> Lab | None:
-    """Return the lab whose bridge has this name, as far as is known; None for other links."""
+    """Return the known lab whose bridge has this name; None for other links."""
     match = re.fullmatch(r"kp([0-9a-f]{8})", link)
     if match is None:
         return None
@@ -266,7 +266,7 @@ def _parse_network(text: str) -> ipaddress.IPv4Network:
 
 
 def _read_uplink_mtu() -> int:
-    """MTU of the default route's link, so that the hosts never send what it cannot carry."""
+    """Return the MTU of the default route's link, so that hosts send no larger packets."""
     route = run_tool(["ip", "-4", "route", "show", "default"], what="reading routes", check=False)
     match = re.search(r"\bdev (\S+)", route.stdout)
     path = Path(f"/sys/class/net/{match[1]}/mtu") if match else None

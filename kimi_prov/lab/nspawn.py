@@ -1,8 +1,8 @@
 """nspawn hosts: a real systemd with its own network, process tree and mounts, at native speed.
 
-Everything a host has (namespaces, mounts, its end of the veth pair) is held by one process tree and
-goes when that goes, however it ends. What stays on the disk is the overlay's upper layer: the
-host's own state, which survives a reboot and a poweroff.
+One process tree holds everything of a host (namespaces, mounts, its end of the veth pair), which is
+gone when the tree ends in any way. Only the overlay's upper layer stays on the disk: the host's own
+state, which survives a reboot and a poweroff.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 TOOLS = ("systemd-nspawn", "ip", "nft", "unshare", "nsenter", "mmdebstrap")
 
-# First stage, in fresh mount, network and process namespaces. systemd in the host wants one unified
-# cgroup tree, and a group of its own: two hosts in one group would fight over its subgroups. Where
-# the control machine has that tree, the kernel refuses to mount it in the same place once more.
+# First stage, in new mount, network and process namespaces. systemd in the host needs one unified
+# cgroup tree, and a group of its own: two hosts in one group would both manage its subgroups. If
+# the control machine has that tree, the kernel refuses to mount it at the same path again.
 # $1 cgroup, $2 image, $3 host's folder, $4 host's name
 _STAGE_ONE = r"""
 set -e
@@ -37,7 +37,7 @@ exec unshare --cgroup --mount sh -c "$0" sh "$@"
 
 # Second stage: the overlay, the network, then the machine; exit status 133 requests a reboot.
 # /sys still shows the control machine's interfaces, which may have an eth0 or none.
-# From $5 on: what systemd-nspawn binds beside.
+# From $5 on: further options of systemd-nspawn.
 _STAGE_TWO = r"""
 set -e
 umount /sys/fs/cgroup
@@ -85,7 +85,7 @@ def make_command(
 
 
 def find_obstacle() -> str | None:
-    """Say why nspawn hosts cannot run on this machine; None when they can."""
+    """Return why nspawn hosts cannot run on this machine; None when they can."""
     if os.geteuid() != 0:
         return "nspawn hosts need root, and this is an ordinary user"
     missing = [tool for tool in TOOLS if find_tool(tool) is None]
@@ -112,7 +112,7 @@ def find_obstacle() -> str | None:
 def start_host(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
     """Boot the host; returns when its process runs and its network is set up.
 
-    The seed is laid into the upper layer only once: later changes on the host stay.
+    The seed is written into the upper layer only once: later changes on the host stay.
     """
     upper = state.folder / "upper"
     if not upper.exists():
@@ -120,7 +120,7 @@ def start_host(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         remove_tree(fresh)
         fresh.mkdir(parents=True)
         with tarfile.open(state.seed) as tar:
-            # Debian 12's Python 3.11.2 takes no filter as an argument; newer ones want one.
+            # Debian 12's Python 3.11.2 has no argument `filter`; newer ones require it.
             tar.extraction_filter = lambda member, _: member
             tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
@@ -148,15 +148,15 @@ def start_host(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
 
 
 def stop_host(lab: Lab, host_name: str, state: HostState) -> None:
-    """Kill every process of the host, also those that a killed first process left behind."""
+    """Kill every process of the host, also those left by a killed first process."""
     kill_process(state)
     network.drop_cable(lab, host_name)
 
 
 def end_leftovers(lab: Lab) -> None:
-    """End whatever still runs in the lab's control groups, and remove the groups.
+    """End all processes in the lab's control groups, and remove the groups.
 
-    This also finds a start that was interrupted before its record was written.
+    This also ends a start that was interrupted before its record was written.
     """
     script = r"""
 grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts \
@@ -164,7 +164,7 @@ grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts \
 top="/sys/fs/cgroup/$1"
 [ -d "$top" ] || exit 0
 tries=0
-# What is killed has to run once more to end, which takes a busy machine many seconds.
+# A killed process must run once more to end, which takes many seconds on a busy machine.
 while [ -d "$top" ] && [ $tries -lt 1200 ]; do
   echo 1 > "$top/cgroup.kill" 2>/dev/null \
     || find "$top" -name cgroup.procs -exec cat {} + | xargs -r kill -KILL 2>/dev/null
@@ -178,7 +178,7 @@ done
         what=f"ending what still runs in the control group {make_cgroup_path(lab)}",
         check=False,
     )
-    # Any other end means that this machine allows no mount, so no host can have run as nspawn.
+    # Any other exit status means that this machine allows no mount, so no host can run as nspawn.
     if swept.returncode == 3:
         raise UserError(
             f"processes in the control group {make_cgroup_path(lab)} do not end",

@@ -66,7 +66,7 @@ def make_program(folder: Path) -> str:
     rows = [
         {
             **{name: value.removesuffix(" MiB") for name, value in row.items()},
-            # Recordings carry no serial numbers: each card still gets a UUID of its own.
+            # Recordings hold no serial numbers, but each card gets a UUID of its own.
             "uuid": f"{uuid[:-2]}{index:02d}",
             "memory.used": "0",
         }

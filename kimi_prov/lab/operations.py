@@ -1,4 +1,4 @@
-"""What is done with a lab's hosts: up, down, list, and for tests the power and network of one."""
+"""Operations on a lab's hosts: up, down, list, and for tests the power and network of a host."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class HostReport:
 
 
 def start_lab(path: Path, report: Say = print_progress) -> list[HostReport]:
-    """Bring up every lab host of the inventory; hosts that are up already stay as they are.
+    """Start every lab host of the inventory; hosts that run already stay as they are.
 
-    Raises UserError: exit 2 for an inventory that cannot be, 1 when a host does not come up.
+    Raises UserError: exit 2 for an invalid inventory, 1 when a host does not start.
     """
     lab = inventory.load_lab(path)
     sources = files.resolve_all(lab)
@@ -91,7 +91,7 @@ def start_lab(path: Path, report: Say = print_progress) -> list[HostReport]:
 
 
 def remove_lab(path: Path, report: Say = print_progress) -> None:
-    """Take the inventory's lab away, with all that it made; nothing happens where there is none."""
+    """Remove the inventory's lab and everything that it created, if there is one."""
     lab = _load_for_down(path)
     with lock_lab(lab.inventory):
         state = LabState.from_lab(lab)
@@ -112,7 +112,7 @@ def remove_lab(path: Path, report: Say = print_progress) -> None:
 
 
 def list_hosts(path: Path) -> list[HostReport]:
-    """Say of each lab host of the inventory what it runs as, where it answers, and its state."""
+    """Return the kind, address and state of each lab host of the inventory."""
     return _list(inventory.load_lab(path))
 
 
@@ -129,13 +129,13 @@ def make_ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) ->
 
 
 def link(path: Path, host_name: str, *, up: bool) -> None:
-    """Plug a host's network cable in, or pull it out (nspawn hosts)."""
+    """Connect or disconnect a host's network cable (nspawn hosts)."""
     lab = _as_brought_up(path)
     network.set_link(lab, lab.host(host_name), up=up)
 
 
 def switch_power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
-    """Start a stopped host, or stop it: an orderly poweroff, or `hard` as pulling the plug."""
+    """Start a stopped host, or stop it: by a poweroff, or with `hard` by killing it."""
     if on:
         start_lab(path)
         return
@@ -149,7 +149,7 @@ def switch_power(path: Path, host_name: str, *, on: bool, hard: bool = False) ->
 
 
 def restart_host(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
-    """Reboot a host from the inside and wait until it has booted again.
+    """Reboot a host by its own command and wait until it has booted again.
 
     Raises UserError (exit 1) where it has not come back after `timeout_s` seconds.
     """
@@ -170,7 +170,7 @@ def restart_host(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
 
 
 def _check_gpus(lab: Lab, reason: str | None) -> None:
-    """Refuse GPUs that are not there, or where nspawn cannot run for that reason."""
+    """Refuse GPUs that do not exist, and GPUs where nspawn cannot run; `reason`: why it cannot."""
     requested = [host.cards for host in lab.hosts if host.gpus]
     for cards in requested:
         gpus.find_gpus(cards=cards)
@@ -182,7 +182,7 @@ def _check_gpus(lab: Lab, reason: str | None) -> None:
 
 
 def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
-    """Take each host's kind as declared; qemu for all of them where nspawn cannot run."""
+    """Choose each host's declared kind, or qemu for all of them where nspawn cannot run."""
     kinds: dict[str, Kind] = {host.name: host.kind for host in lab.hosts}
     if "nspawn" in kinds.values():
         reason = nspawn.find_obstacle()
@@ -210,9 +210,9 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
 
 
 def _ensure_images(machines: list[Machine], report: Say) -> dict[str, Path]:
-    """Image of each host by its name: the one it was first started from, or the present recipe's.
+    """Return each host's image by name: that of its first start, or the present recipe's.
 
-    What a host keeps is only the difference from its image, so it has to stay with that image.
+    A host's disk holds only the difference from its image, so the host stays with that image.
     """
     apt = control.read_apt_settings()
     return {
@@ -253,7 +253,7 @@ def _list(lab: Lab) -> list[HostReport]:
 
 
 def _as_brought_up(path: Path) -> Lab:
-    """Return the lab as `up` left it on record, else as the inventory declares it.
+    """Return the lab as `up` recorded it, else as the inventory declares it.
 
     The path alone finds the record, also when the inventory has become unreadable since.
     """
@@ -265,7 +265,7 @@ def _as_brought_up(path: Path) -> Lab:
 
 
 def _load_for_down(path: Path) -> Lab:
-    """Read the lab; where nothing can be read any more, its path still finds what it left."""
+    """Read the lab; if nothing can be read any more, return one that its path identifies."""
     try:
         return _as_brought_up(path)
     except UserError:

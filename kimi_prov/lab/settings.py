@@ -1,7 +1,7 @@
 """The control machine's settings for package indexes, as `kimi_*` variables.
 
-A lab host stands behind the same mirror and the same inspecting proxy as the control machine;
-a site tells its servers about those by the same variables.
+A lab host uses the same mirror and the same inspecting proxy as the control machine, by the
+variables that a site uses for its servers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kimi_prov.lab.shell import make_tool_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Options that decide whether apt reaches and believes the archive; the rest is a matter of taste.
+# Options that decide whether apt reaches and trusts the archive; others are left out.
 _APT_OPTION = re.compile(
     r'^(Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|ForceIPv[46])) "(.*)";$'
 )
@@ -28,7 +28,7 @@ _APT_OPTION = re.compile(
 
 @dataclass(frozen=True)
 class AptSettings:
-    """Archive addresses and access options, as `apt-get` of the control machine has them.
+    """Archive addresses and access options of the control machine's `apt-get`.
 
     An address is None where its sources name none of Debian's archives.
     """
@@ -65,7 +65,7 @@ def find_debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
 
 
 def parse_apt_options(dump: str) -> tuple[str, ...]:
-    """Pick the access options out of what `apt-config dump` printed."""
+    """Return the access options of the output of `apt-config dump`."""
     matches = [_APT_OPTION.match(line.strip()) for line in dump.splitlines()]
     return tuple(f'{m[1]} "{m[2]}"' for m in matches if m and m[2])
 
@@ -73,10 +73,10 @@ def parse_apt_options(dump: str) -> tuple[str, ...]:
 def make_product_variables(
     environment: Mapping[str, str], pip_config: Mapping[str, str], apt: AptSettings
 ) -> dict[str, object]:
-    """Return the `kimi_*` variables that carry these settings to the hosts; none that is unset.
+    """Return the `kimi_*` variables of these settings for the hosts, without unset ones.
 
     Environment variables win over pip's configuration file, as they do for pip. Addresses of the
-    control machine's own disk (file:) mean nothing on a host and are left out; the find-links
+    control machine's own disk (file:) are useless on a host and are left out; the find-links
     folder is kept, because the product copies the wheels that its lock names. An archive over http
     is among the image's own sources already; one over TLS also wants the bundle, so it is named.
     """

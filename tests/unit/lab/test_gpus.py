@@ -108,10 +108,10 @@ def test_the_toolkits_description_counts_before_the_linker(tmp_path: Path, where
 @pytest.mark.parametrize(
     ("change", "said", "fix"),
     [
-        ("cards", "no GPU of NVIDIA that could be given: there is no /dev/nvidia0", "nvidia-smi"),
+        ("cards", "no NVIDIA GPU for a lab host: there is no /dev/nvidia0", "nvidia-smi"),
         ("libraries", f"the linker knows no libcuda.so of the driver that runs, {VERSION}", "ctk"),
         ("version", "/proc/driver/nvidia/version does not say which driver runs", "nvidia-ctk"),
-        ("program", "nvidia-smi is not there", "utilities"),
+        ("program", "nvidia-smi is missing", "utilities"),
         ("description", "/etc/cdi/nvidia.yaml names no libcuda.so and no nvidia-smi", "nvidia-ctk"),
     ],
 )
