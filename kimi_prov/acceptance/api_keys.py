@@ -1,4 +1,4 @@
-"""Reads the operator's file of API keys on the control machine; only hashes leave it.
+"""Read the operator's file of API keys on the control machine; only hashes leave it.
 
 Decides: where the hash of an API key is written (the hash of a key of `kimi_api_keys_file`).
 """
@@ -23,11 +23,11 @@ MIN_KEY_LENGTH = 16
 
 
 def load_keys(path: Path) -> dict[str, Any]:
-    """Name to SHA-256 of every key in `path`: lines `name:sha256:<hex>` or `name:<key>`.
+    """Return the SHA-256 of each key by name: lines `name:sha256:<hex>` or `name:<key>` of `path`.
 
-    Of a line with a rule, `name:<key> expires=2027-01-31 tokens_per_day=1000000`, it is
-    {"sha256", "ends", "limits"} instead. Raises UserError naming the file and line (never the key)
-    where one is malformed.
+    A line with a rule, `name:<key> expires=2027-01-31 tokens_per_day=1000000`, gives {"sha256",
+    "ends", "limits"} instead. Raises UserError naming the file and line (never the key) for a
+    malformed one.
     """
     try:
         text = path.read_text()
@@ -40,7 +40,7 @@ def load_keys(path: Path) -> dict[str, Any]:
     for line_number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        # A key has no spaces: what stands behind one is a rule, or a fault in the key.
+        # A key has no spaces: words after one are a rule, or a mistake in the key.
         key, *words = line.split() if "=" in line else [line.strip()]
         name, value = _parse_line(key, f"{path}:{line_number}")
         if name in keys:
@@ -53,7 +53,7 @@ def load_keys(path: Path) -> dict[str, Any]:
 
 
 def _parse_rule(words: list[str], where: str) -> key_rules.Rule:
-    """Read what stands behind a key: `expires=DAY` and limits."""
+    """Read the words after a key: `expires=DAY` and limits."""
     options = dict(word.partition("=")[::2] for word in words)
     day = options.pop("expires", None)
     try:
@@ -64,7 +64,7 @@ def _parse_rule(words: list[str], where: str) -> key_rules.Rule:
         rule = None
     if rule is None or len(rule.limits) + (day is not None) != len(words):
         raise UserError(
-            f"{where}: what stands behind the key is no rule",
+            f"{where}: the words after the key are no rule",
             fix="write expires=2027-01-31 and limits as tokens_per_day=1000000, each once; limits "
             f"are {', '.join(key_rules.LIMITS)}",
         )
@@ -92,10 +92,10 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
             )
         return name, value.lower()
     if HASH.match(value):
-        # Taken for a key it would open the port to whoever reads the hash, and not to its owner.
+        # If the hash were used as a key, its readers could use the port, but not the key's owner.
         raise UserError(
-            f"{where}: {name} has 64 hexadecimal digits, which a hash has as well",
-            fix=f"write {name}:sha256:<hex> if they are one; make keys that are none",
+            f"{where}: {name} has 64 hexadecimal digits, like a hash",
+            fix=f"write {name}:sha256:<hex> if they are a hash; else make a key of another form",
         )
     if len(value) < MIN_KEY_LENGTH or any(character.isspace() for character in value):
         raise UserError(

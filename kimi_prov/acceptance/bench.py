@@ -17,11 +17,11 @@ Row = dict[str, Any]
 # Share of the channels' theoretical rate that reading reaches: three quarters is usual; a loaded
 # EPYC with twelve channels of DDR5-4800 reached half (230 of 460 GB/s).
 _OF_THEORY = (0.5, 0.75, 1.0)
-# What a kernel reads at one token is a share of the bandwidth just measured, for kt-kernel the less
-# of that and of what its instructions let each thread take in: 0.8 with 14 threads where memory is
-# slow; the small experts of a cut layer may partly lie in the cache.
+# A kernel reads at one token a share of the bandwidth just measured. For kt-kernel it is the
+# smaller of that and of its threads' own limit: 0.8 with 14 threads where memory is slow; the small
+# experts of a cut layer may partly be in the cache.
 _OF_MEMORY = (0.5, 0.8, 1.3)
-# Findings that explain a slow machine, in the order in which they are worth looking at.
+# Findings that explain a slow machine, the likeliest first.
 CAUSES = (
     "memory.channels",
     "memory.speed",
@@ -52,7 +52,7 @@ def make_document(
     findings: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give a host's part of the report.
+    """Return a host's part of the report.
 
     `measured` is the machine's answer, `findings` those of today's plan, `variables` the host's.
     """
@@ -85,7 +85,7 @@ def make_document(
 
 
 def _describe_serving(serve: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to what was asked how people say it."""
+    """Return the measured load with its description in words."""
     load = serve.get("load")
     if not load:
         return dict(serve)
@@ -97,9 +97,9 @@ def _describe_serving(serve: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_level(load: Mapping[str, Any], level: Mapping[str, Any], *, several: bool) -> str:
-    """Name a load of the sweep: by its rate where there is one, and by what bounds it.
+    """Return a name of a load of the sweep: its rate if it has one, and its limit.
 
-    Several at one rate are told apart by their bounds, whether those were reached or not.
+    Several loads at one rate differ by their limits, also by those that were not reached.
     """
     rate, most = load["rate_per_s"], level["concurrency"]
     if rate is None:
@@ -109,7 +109,7 @@ def _name_level(load: Mapping[str, Any], level: Mapping[str, Any], *, several: b
 
 
 def describe_service(plan: MachinePlan) -> dict[str, Any]:
-    """Say how the model was served, as far as its speed depends on that; null is unknown."""
+    """Return how the model was served, as far as its speed depends on that; null is unknown."""
     model, ways = plan["model"], plan.get("parallel")
     hybrid, experts = plan.get("hybrid"), plan.get("experts")
     threads = (hybrid and hybrid.get("threads")) or (experts and experts.get("threads"))
@@ -130,7 +130,7 @@ def describe_service(plan: MachinePlan) -> dict[str, Any]:
 
 
 def explain_other_load(serve: Mapping[str, Any]) -> str | None:
-    """Say why the plan's prediction is of another load than what was measured; None where it is."""
+    """Return why the plan predicts another load than the measured one; None if it is the same."""
     load = serve.get("load")
     if not load:  # an older version's: it asked for nothing else
         return None
@@ -138,17 +138,17 @@ def explain_other_load(serve: Mapping[str, Any]) -> str | None:
         f"{load['rate_per_s']:g} requests a second" if load["rate_per_s"] else "",
         "images" if load["images"] or load["images_of_file"] else "",
         "prompts of a file" if load["prompts"] else "",
-        "" if load["chosen_lengths"] or load["prompts"] else "lengths that were given",
+        "" if load["chosen_lengths"] or load["prompts"] else "given lengths",
     ]
     differences = ", ".join(part for part in own if part)
     return f"none is of this load: {differences}" if differences else None
 
 
 def compare_figures(measured: Mapping[str, Any]) -> list[Row]:
-    """Put each figure beside what was predicted for it, where anything was."""
+    """Return each figure with its prediction, if there is one."""
     throughput = measured["plan"]["throughput"]
     levels = measured["serve"]["levels"]
-    # What the plan predicts is one request alone, and the planned number at once.
+    # The plan predicts one request alone, and the planned number at once.
     concurrency = throughput.get("concurrency")
     first = next((row for row in levels if row["concurrency"] == 1), _NOTHING)
     planned = next((row for row in levels if row["concurrency"] == concurrency), _NOTHING)
@@ -173,9 +173,9 @@ def compare_figures(measured: Mapping[str, Any]) -> list[Row]:
 
 
 def _predict_layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float] | None:
-    """Say what the kernel should read, by memory and by its threads; by neither where unknown.
+    """Predict the rate at which the kernel reads, by memory and by its threads; None if unknown.
 
-    The own kernel was never seen to be held by its threads.
+    No measurement of our own kernel was limited by its threads.
     """
     of_memory = _divide_range(_OF_MEMORY, bandwidth)
     if of_memory is None or layer["method"] == "native":
@@ -221,7 +221,7 @@ def _make_row(
 
 
 def list_causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Say what to look at first, best first: what is known to slow a machine and is so here."""
+    """Return the known causes of a slow machine that apply here, the likeliest first."""
     causes = []
     if measured["busy"]:
         causes.append(
@@ -249,7 +249,7 @@ def list_causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any
 
 
 def compare_results(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare two results of one host: what was another thing then, and each figure's change."""
+    """Compare two results of one host: differences in conditions, and each figure's change."""
     then, figures = _list_figures(last), _list_figures(now)
     request = ("input_tokens", "output_tokens")
     differs = [
@@ -288,7 +288,7 @@ def compare_results(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str
 
 
 def name_load(serve: Mapping[str, Any]) -> str:
-    """Say in a few words what was asked, but for lengths and numbers at once."""
+    """Describe a load in a few words, without lengths and numbers at once."""
     load = serve.get("load") or {}
     size = f"{load.get('image_width')}x{load.get('image_height')}"
     words = [
@@ -313,7 +313,7 @@ def name_engine(result: Mapping[str, Any]) -> str:
 
 
 def _list_figures(result: Mapping[str, Any]) -> dict[str, float]:
-    """Give the figures that are followed from one bench to the next, more is better, by name."""
+    """Return the figures that benches compare, by name; more is better."""
     figures = {"memory": result["memory"]["bytes_per_s"]}
     if result["layer"]["available"]:
         figures["layer"] = result["layer"]["rows"][0]["bytes_per_s"]

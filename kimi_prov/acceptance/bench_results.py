@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_BYTES = 16 << 20
-# The worst of them is told; of a document that is wrong throughout, looking for more takes minutes.
+# Only the first faults are looked for: in a document that is all wrong the search takes minutes.
 _MAX_FAULTS = 20
 _SPEEDS = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
 _FIX = "measure with:  kimi-prov bench INVENTORY --format json --output bench.json"
@@ -36,7 +36,7 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def find_refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)
-    """Say why a host's result is no measurement of a machine; None for one that is."""
+    """Return why a host's result is no measurement of a machine; None if it is one."""
     if "serve" not in result:
         return f"it was not measured: {result['detail']}"
     if not result["ok"]:
@@ -57,10 +57,10 @@ def find_refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a 
 
 
 def _describe_other_kind(load: Mapping[str, Any]) -> str | None:
-    """Say in what a load is none whose speed can stand for others; a chat is as good as any.
+    """Return why a load's speed does not hold for other loads; None if it does, as a chat's.
 
-    At a rate nobody knows how many ran at once; images are read by another part of the model; the
-    prompts of a file have lengths of their own, and may come out of the cache.
+    At a rate it is unknown how many requests ran at once; another part of the model reads images;
+    the prompts of a file have lengths of their own, and may be in the cache.
     """
     if load.get("rate_per_s"):
         return f"{load['rate_per_s']:g} requests a second"

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import DriftAnswer
 
 Row = dict[str, Any]
-# In the commands that the machine's own code names: it does not know the inventory.
+# A placeholder in commands of the machine's own code, which does not know the inventory.
 INVENTORY = "INVENTORY"
 _COMMAND = re.compile(rf"\b(kimi-prov (\S+)) {INVENTORY}\b")
-# Of one host, also where several serve one model together: its keys are its own.
+# Commands for one host, also where several serve one model: its keys are its own.
 _OF_ONE = ("key",)
 OTHERWISE = "drift.planned_otherwise"
-# Of the moment in which a plan is made: the plan that is kept has them not.
+# Parts that describe the moment of planning: the stored plan does not have them.
 _PASSING = ("findings", "upgrade")
 _ABSENT = None
 
@@ -32,7 +32,7 @@ def make_document(
     inventory: str | None,
     limit: Sequence[str] = (),
 ) -> Row:
-    """Return a host's entry of the document from what its own code found.
+    """Return a host's entry of the document from the answer of its own code.
 
     `planned`: the plan that `apply` would apply now; without one `why_not` says why there is none.
     `limit`: the host and those that are applied with it, where the inventory has others.
@@ -52,7 +52,7 @@ def make_document(
 
 
 def make_unreached_entry(reason: str) -> Row:
-    """Return the entry of a host that did not answer: nothing of it is known."""
+    """Return the entry of a host that did not answer."""
     return {
         "ok": False,
         "complete": False,
@@ -73,7 +73,7 @@ def make_unreached_entry(reason: str) -> Row:
 def make_limit_options(
     host: str, hosts: Sequence[str], group: Mapping[str, Any] | None
 ) -> tuple[str, ...]:
-    """Return `limit` for one of these hosts; `group`: of its plan, which is applied as a whole."""
+    """Return the option `--limit` for a host; `group`: its plan's group, applied as a whole."""
     if len(hosts) < 2:
         return ()
     members = [member["host"] for member in group["members"]] if group else []
@@ -105,8 +105,8 @@ def _name_inventory(match: re.Match[str], inventory: str | None, limit: Sequence
 
 
 def _list_decision_changes(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[Row]:
-    """Give each decision in which two plans differ, by its place in the plan."""
-    # As it is written down: a tuple is a list there.
+    """Yield each decision in which two plans differ, by its path in the plan."""
+    # Compare as JSON: a tuple is a list there.
     then: Row = json.loads(json.dumps(planned))
     pairs = (
         {key: value for key, value in plan.items() if key not in _PASSING}
@@ -118,7 +118,7 @@ def _list_decision_changes(applied: Mapping[str, Any], planned: Mapping[str, Any
 
 
 def _list_differences(path: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
-    """Give what differs, as deep as both have the same shape."""
+    """Yield the differences, as deep as both have the same structure."""
     if was == will:
         return
     if isinstance(was, Mapping) and isinstance(will, Mapping):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Check = dict[str, Any]
 # The checks of the machine itself, and of the network of a group.
 OF_MACHINE = ("placement", "engine-on-loopback", "outsider-refused", "certificate", "network")
-# And of those what a gateway, which has no engine, is asked.
+# Those of them that a gateway, which has no engine, has to pass.
 OF_GATEWAY = ("outsider-refused", "certificate")
 STRAY_SHARE = 0.05
 _RECORDED = "nvidia-smi:"
@@ -56,7 +56,7 @@ def name_stand_ins(
     """Name what is not the real thing in a result; empty for a real host and real weights.
 
     `stand_in`: by what the engine is replaced; `trained`: on the suite's own questions.
-    `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
+    `variables`: the host's; `lab_kind` and `lab_files` in them describe a lab host.
     """
     kind = variables.get("lab_kind")
     names = [STAND_INS[kind]] if kind in STAND_INS else []
@@ -78,7 +78,7 @@ def name_stand_ins(
 def choose_vantage(
     *, local: bool, address: str, source: str | None, networks: list[str]
 ) -> tuple[str, str]:
-    """From where to go through the port: `control` or `machine`, and why.
+    """Return from where to reach the port, `control` or `machine`, and why.
 
     `source` is the control machine's own address on the way to the host, None without a route.
     """
@@ -106,7 +106,7 @@ def _is_listed(address: str, networks: list[str]) -> bool:
 
 
 def check_placement(plan: MachinePlan, seen: RuntimeAnswer) -> Check:
-    """Judge whether the engine's processes run and keep their memory where the plan says."""
+    """Judge whether the engine's processes and their memory are where the plan says."""
     reports = {item["index"]: item for item in seen["instances"]}
     wrong: list[str] = []
     report: list[str] = []
@@ -146,7 +146,7 @@ def _find_cpu_faults(instance: InstancePlan, process: dict[str, Any]) -> list[st
 
 
 def _check_memory(instance: InstancePlan, processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """Say where the memory lies, and what is wrong with that."""
+    """Return where the memory is, and the faults."""
     total: dict[str, int] = {}
     policies: set[str] = set()
     for process in processes:
@@ -154,7 +154,7 @@ def _check_memory(instance: InstancePlan, processes: list[dict[str, Any]]) -> tu
         for node, size in process["bytes_by_node"].items():
             total[node] = total.get(node, 0) + size
     if not policies:
-        return "the kernel tells no memory policy", []
+        return "the kernel reports no memory policy", []
     expected = next(
         (word for word in instance["numactl"] if word.startswith(("--membind", "--interleave"))), ""
     )
@@ -176,7 +176,7 @@ def _check_memory(instance: InstancePlan, processes: list[dict[str, Any]]) -> tu
 def _check_held_cores(
     plan: MachinePlan, instance: InstancePlan, processes: list[dict[str, Any]]
 ) -> tuple[str, list[str]]:
-    """Say how many cores have threads of their own: each worker of a kernel is held to one."""
+    """Return the number of cores with bound threads, and faults: each worker has its own core."""
     masks = [mask for process in processes for mask in process["threads"]]
     count = sum(n for process in processes for n in process["threads"].values())
     cores = {cpu for cpus in map(_parse_cpus, masks) if len(cpus) == 1 for cpu in cpus}
@@ -192,10 +192,10 @@ def _check_held_cores(
 
 
 def _check_huge_pages(plan: MachinePlan, processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """Say how much lies in huge pages: some must, where the plan asks the kernel for them."""
+    """Return how much is in huge pages, and a fault if none is and the plan requests them."""
     sizes = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
     if not sizes:
-        return "the kernel tells no huge pages", []
+        return "the kernel reports no huge pages", []
     text = f"{format_bytes(sum(sizes))} in huge pages"
     if plan["tuning"]["thp"] != "always":
         return f"{text} (none planned)", []
@@ -203,7 +203,7 @@ def _check_huge_pages(plan: MachinePlan, processes: list[dict[str, Any]]) -> tup
 
 
 def check_loopback(seen: RuntimeAnswer) -> Check:
-    """Judge whether the engines listen on the loopback alone."""
+    """Judge whether the engines listen only on the loopback."""
     wrong = []
     for port, addresses in sorted(seen["listening"].items()):
         if not addresses:
@@ -218,7 +218,7 @@ def check_loopback(seen: RuntimeAnswer) -> Check:
 
 
 def read_attempts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Read what each outsider found from the results of a loop; one that is down tried nothing."""
+    """Read each outsider's attempt from the results of a loop; a host that is down has none."""
     return [
         result.get("found")
         or {
@@ -232,7 +232,7 @@ def read_attempts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_outsiders(tries: list[dict[str, Any]]) -> Check:
-    """Judge what hosts that are not allowed found: {"name", "address", "outcome", "seconds"}."""
+    """Judge attempts of hosts that are not allowed: {"name", "address", "outcome", "seconds"}."""
     usable = [attempt for attempt in tries if attempt["outcome"] != "untried"]
     seconds = round(sum(attempt.get("seconds", 0.0) for attempt in tries), 3)
     if not usable:
@@ -258,7 +258,7 @@ def check_outsiders(tries: list[dict[str, Any]]) -> Check:
 
 
 def check_certificate(seen: RuntimeAnswer) -> Check:
-    """Judge whether somebody has to see to the certificate: weeks before clients refuse it."""
+    """Judge whether the certificate needs a person, weeks before clients refuse it."""
     status = seen.get("certificate_standing")
     if not status:
         skipped = "the program on the machine is of an earlier version: run `kimi-prov apply`"
@@ -271,7 +271,7 @@ def check_certificate(seen: RuntimeAnswer) -> Check:
 def make_rank_document(
     plan: MachinePlan, seen: RuntimeAnswer, network: Check, stand_ins: list[str]
 ) -> dict[str, Any]:
-    """Return the verify document of a host of a group that is not its head: nobody asks it."""
+    """Return the verify document of a group's host that is not its head: no client asks it."""
     group = groups.get_group(plan)
     head = group["members"][0]["host"]
     return make_document(
@@ -299,7 +299,7 @@ def _make_check(name: str, wrong: str, right: str) -> Check:
 
 
 def list_unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
-    """Say what a full suite has not proven: what only the model's real weights can."""
+    """List what a full suite has not proven, because only the model's real weights can."""
     meaningless = [check["name"] for check in checks if check["detail"] == MEANINGLESS]
     names = []
     if meaningless:
@@ -322,7 +322,7 @@ def make_document(
     stand_ins: list[str],
     suite: str = BASIC,
 ) -> dict[str, Any]:
-    """Return the verify document of one host. What was not run is neither passed nor failed."""
+    """Return one host's verify document. A check that did not run is neither passed nor failed."""
     statuses = {check["status"] for check in checks}
     return {
         "ok": "ok" in statuses and "fail" not in statuses,

@@ -1,7 +1,7 @@
 """Dashboards and alerts on the metrics of machines.
 
-`series`, `panels` and `alerts.yaml` decide; `make docs` makes from them what Prometheus, Grafana
-and people read (`generated.make_files`). Whoever installs a monitor takes the folders below this
+They are defined in `series`, `panels` and `alerts.yaml`; `make docs` generates from them the files
+for Prometheus, Grafana and readers (`generated.make_files`). A monitor gets the folders below this
 one.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# For Prometheus: rules, and console templates that it serves below /consoles/.
+# For Prometheus: rules, and console templates, which it serves below /consoles/.
 RULES = HERE / "rules"
 CONSOLES = HERE / "consoles"
-# For a Grafana of the site's.
+# For a site's own Grafana.
 DASHBOARDS = HERE / "dashboards"

@@ -1,4 +1,4 @@
-"""Dashboards for a Grafana that a site has: one of all hosts, one of a host.
+"""Dashboards for a site's own Grafana: one of all hosts, one of a host.
 
 Decides: which panels show the metrics (Grafana's form).
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
-# Of Grafana 10.
+# The schema of Grafana 10.
 _SCHEMA = 38
 _UNITS = {
     "requests": "short",
@@ -31,14 +31,14 @@ _UNITS = {
     "celsius": "celsius",
     "bytes": "bytes",
     "bytes/s": "Bps",
-    # Its own unit of days turns to weeks.
+    # Grafana's own unit of days becomes weeks.
     "days": "suffix:days",
     "count": "short",
 }
 
 
 def make_overview() -> str:
-    """Return the dashboard of all hosts, of which some can be chosen."""
+    """Return the dashboard of all hosts, in which hosts can be chosen."""
     return _make_dashboard("kimi-prov-hosts", "Kimi: all hosts", by="host", many=True)
 
 
@@ -63,7 +63,7 @@ def _make_dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
 def make_document(
     uid: str, title: str, variables: Sequence[dict[str, Any]], panels: Sequence[dict[str, Any]]
 ) -> str:
-    """Return a dashboard as JSON; its Prometheus is chosen at its top, before `variables`."""
+    """Return a dashboard as JSON; its first variable chooses the Prometheus."""
     content = {
         "uid": uid,
         "title": title,
@@ -106,7 +106,7 @@ _PROMETHEUS = {
 
 
 def make_variable(name: str, label: str, query: str, *, many: bool = False) -> dict[str, Any]:
-    """Return a choice at the top of a dashboard, of what `query` finds; `many` at once, or one."""
+    """Return a dashboard's variable with the results of `query`; `many` can be chosen, or one."""
     return {
         "name": name,
         "label": label,
@@ -172,7 +172,7 @@ def make_timeseries(
     note: str,
     maximum: float | None = None,
 ) -> dict[str, Any]:
-    """Return a panel of Grafana: `lines` are expressions and what their legend says.
+    """Return a panel of Grafana: `lines` are expressions with their legends.
 
     `unit`: as of `panels.Panel`. `grid`: x, y, w and h in Grafana's grid of 24 columns.
     """
@@ -210,7 +210,7 @@ def make_timeseries(
 
 
 def make_legend(line: Line, panel: Panel, by: str) -> str:
-    """Return what a line is called: its host, its instance where it has one, and itself."""
+    """Return the legend of a line: its host, its instance if it has one, and its name."""
     engine = "<by>" in line.expression and "engine" in by and not panel.of_host
     labels = ["host", *(["engine"] if engine else [])]
     words = [f"{{{{{name}}}}}" for name in labels]
@@ -221,7 +221,7 @@ def make_legend(line: Line, panel: Panel, by: str) -> str:
 
 
 def _draw_dashed(name: str) -> dict[str, Any]:
-    """Draw a line dashed that is only to be compared with; the legend has its host in it."""
+    """Draw a line dashed that only serves to compare; its legend holds the host."""
     pattern = f"/ {name.rpartition('}} ')[2]}$/"
     return {
         "matcher": {"id": "byRegexp", "options": pattern},

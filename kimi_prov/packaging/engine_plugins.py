@@ -1,6 +1,6 @@
-"""Packages of this project that run inside an engine's environment, as wheels.
+"""Wheels of this project's packages that run inside an engine's environment.
 
-A wheel is made from the sources byte for byte the same each time, so that a lock can pin it.
+The same sources give the same bytes, so that a lock can pin a wheel.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent.parent / "engine_plugins"
-# What a wheel has of the sources: a kernel in C is compiled where it is installed.
+# Endings of files in a wheel: a kernel in C is compiled where it is installed.
 _PACKED = (".py", ".c", ".h")
-# The first moment that the format can tell.
+# The earliest time that the format can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def make_wheel(name: str) -> tuple[str, bytes]:
-    """Make the wheel of a plugin such as "kt-experts"; gives its file name and its bytes."""
+    """Return the file name and the bytes of the wheel of a plugin such as "kt-experts"."""
     source, project = _find_source(name)
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
     info = f"{stem}.dist-info"
@@ -44,7 +44,7 @@ def make_wheel(name: str) -> tuple[str, bytes]:
 
 
 def name_distribution(name: str) -> str:
-    """Name the distribution that a plugin such as "kt-experts" is installed as."""
+    """Return the name of the distribution of a plugin such as "kt-experts"."""
     return str(_find_source(name)[1]["name"])
 
 
@@ -55,7 +55,7 @@ def _find_source(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def write(name: str, directory: Path) -> Path:
-    """Put a plugin's wheel into a directory; gives its path."""
+    """Write a plugin's wheel into a directory; return its path."""
     file, data = make_wheel(name)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / file
@@ -65,14 +65,14 @@ def write(name: str, directory: Path) -> Path:
 
 
 def make_requirement(name: str) -> str:
-    """Give the line by which a lock pins the plugin's wheel."""
+    """Return the line with which a lock pins the plugin's wheel."""
     file, data = make_wheel(name)
     digest = hashlib.sha256(data).hexdigest()
     return f"{name_distribution(name)}=={file.split('-')[1]} \\\n    --hash=sha256:{digest}\n"
 
 
 def find_plugin(lock: str) -> str | None:
-    """Name the plugin that a lock such as "kt-experts-0.1.0.txt" is for."""
+    """Return the plugin of a lock such as "kt-experts-0.1.0.txt"."""
     match = re.fullmatch(r"(.+)-\d[^-]*\.txt", lock)
     name = match.group(1) if match else ""
     return name if name and (_HERE / name.replace("-", "_") / "pyproject.toml").is_file() else None
@@ -102,7 +102,7 @@ def _compute_digest(data: bytes) -> str:
 
 
 def _pack_zip(files: dict[str, bytes]) -> bytes:
-    """Pack without compression: what zlib makes differs between its versions."""
+    """Pack without compression: zlib's output differs between its versions."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for path, data in files.items():

@@ -1,4 +1,4 @@
-"""Which wheels of a directory on the control machine a lock asks for."""
+"""Find the wheels of a lock in a directory of the control machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class Pin(NamedTuple):
-    """A package of a lock: its name and version as wheels write them, and the digests it allows."""
+    """A package of a lock: name and version as in wheels' file names, and the allowed digests."""
 
     name: str
     version: str
@@ -31,9 +31,9 @@ def read_pins(lock: str) -> list[Pin]:
 
 
 def list_pinned_wheels(lock: Path, directory: str | None) -> list[str]:
-    """List the wheels in `directory` that the lock names with their very digest.
+    """List the wheels in `directory` whose digests the lock allows.
 
-    Empty when `directory` is a URL or is not there: the installer then reads it itself, or the
+    Empty when `directory` is None, a URL or missing: the installer reads the URL itself, or the
     index has to have everything.
     """
     if not directory or "://" in directory or not Path(directory).is_dir():
@@ -49,7 +49,7 @@ def list_pinned_wheels(lock: Path, directory: str | None) -> list[str]:
 
 
 def normalize_name(text: str) -> str:
-    """Write a distribution's name as a lock does, whatever its metadata or its wheel says."""
+    """Return a distribution's name in the form of a lock."""
     return re.sub(r"[-_.]+", "-", text).lower()
 
 

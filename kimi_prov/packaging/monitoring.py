@@ -1,4 +1,4 @@
-"""Rules and consoles that a host which watches loads: data of the package."""
+"""Read the rules and consoles of a monitoring host, which are data of the package."""
 
 from __future__ import annotations
 

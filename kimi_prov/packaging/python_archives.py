@@ -1,4 +1,4 @@
-"""Finds the archive of an interpreter in a directory on the control machine."""
+"""Find the archive of an interpreter in a directory on the control machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def find(directory: Path, python: BroughtPython) -> Path:
-    """Return the file of the plan's `installation.python` in `directory`, or below its build there.
+    """Return the file of the plan's `installation.python` in `directory` or its build's folder.
 
-    A mirror has each build in a directory of its own. Whoever saved it may have kept the %2B of its
-    URL. The digest is not compared here: who unpacks it does. Raises UserError where there is none.
+    A mirror has a folder for each build. The name may hold the %2B of its URL. The digest is
+    compared later, before the archive is unpacked. Raises UserError where there is no such file.
     """
     archive = PurePosixPath(str(python["archive"])).name
     for folder in (directory / python["build"], directory):

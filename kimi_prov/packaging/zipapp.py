@@ -14,10 +14,10 @@ from kimi_prov.user_dirs import replace_file
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Of this package: the code, and what it has in common with the control side.
+# Rooms of this package: the code on the machine, and what it shares with the control side.
 _TRAVELS = ("contract", "on_host")
-# Read by whatever Python a machine has, Python 2 included: no newer syntax here, and the version is
-# looked at before anything newer is imported.
+# Any Python of a machine reads this, also Python 2: it has no newer syntax, and checks the version
+# before it imports anything newer.
 _MAIN = """\
 import sys
 
@@ -33,7 +33,7 @@ _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
 def build_zipapp(dest: Path) -> Path:
-    """Write the zipapp to `dest`, whole, and return it; the same sources give the same bytes."""
+    """Write the zipapp to `dest` and return its path; the same sources give the same bytes."""
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
         replace_file(dest, make_zipapp_bytes(), 0o755)
@@ -47,7 +47,7 @@ def build_zipapp(dest: Path) -> Path:
 
 
 def compute_zipapp_sha256() -> str:
-    """Return the digest of the zipapp's bytes: tells whether a machine holds this very version."""
+    """Return the digest of the zipapp's bytes, which identifies its version on a machine."""
     return hashlib.sha256(make_zipapp_bytes()).hexdigest()
 
 
@@ -66,7 +66,7 @@ def make_zipapp_bytes() -> bytes:
 
 
 def _list_members() -> dict[str, bytes]:
-    """Return every file of the zipapp. `kimi_prov` itself is empty there."""
+    """Return every file of the zipapp, in which `kimi_prov/__init__.py` is empty."""
     members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
     for path in sorted(p for folder in _TRAVELS for p in (_PACKAGE / folder).rglob("*.py")):
         members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()

@@ -1,4 +1,4 @@
-"""From a load to machines: how many carry it, how a machine behaves under it, which one to take.
+"""How many machines carry a load, and how one of them behaves under it.
 
 Pure functions on the documents of a check; nothing here plans a machine.
 

@@ -1,9 +1,9 @@
-"""What a machine does with any number of requests at once, read between the points of its curve.
+"""Speeds of a machine at any number of requests at once, interpolated on its curve.
 
-A curve has a row for 1, 2, 4, ... requests at once, the last one for as many as run:
-{concurrency, decode_tok_s, aggregate_tok_s, prefill_tok_s, ttft_s}, each but the first a range
-{low, expected, high} in tokens a second, `ttft_s` in seconds. More requests than the last row's
-wait: the machine goes on as in that row.
+A curve has a row for 1, 2, 4, ... requests at once, the last one for as many as can run:
+{concurrency, decode_tok_s, aggregate_tok_s, prefill_tok_s, ttft_s}. All but the first are ranges
+{low, expected, high} in tokens a second, `ttft_s` in seconds. Requests beyond the last row wait:
+the machine stays at that row.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Case = Literal["low", "expected", "high"]
 CASES: tuple[Case, ...] = ("low", "expected", "high")
 # A high speed makes a low time.
 OPPOSITE: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
-# What people read along with: about the speed at which a text is read, and a third of it.
+# About the speed at which people read a text, and a third of it.
 CHAT_TOK_S, SLOW_TOK_S = 10.0, 3.0
 
 
 def compute_cases(compute: Callable[[Case], float | None]) -> Range:
-    """Give a figure of each case."""
+    """Return a figure for each case."""
     return {"low": compute("low"), "expected": compute("expected"), "high": compute("high")}
 
 
 def make_unknown() -> Range:
-    """Give a figure that is known in no case."""
+    """Return a figure that is unknown in each case."""
     return compute_cases(lambda _: None)
 
 
 def read_curve(throughput: ThroughputPlan) -> list[Row]:
-    """Give the curve of a plan's `throughput`: the planned point alone where it has no other."""
+    """Return the curve of a plan's `throughput`: only the planned point if there is no other."""
     if not throughput["decode_tok_s"]["expected"]:
         return []
     planned: Row = {
@@ -54,7 +54,7 @@ def read_curve(throughput: ThroughputPlan) -> list[Row]:
 
 
 def read_single_request(throughput: ThroughputPlan) -> Row:
-    """Give the row of one request alone, by a plan's `throughput` that has an estimate."""
+    """Return the row of one request alone, of a plan's `throughput` with an estimate."""
     single = throughput["single_tok_s"]
     return {
         "concurrency": 1,
@@ -66,10 +66,10 @@ def read_single_request(throughput: ThroughputPlan) -> Row:
 
 
 def find_row(curve: Sequence[Row], requests: int) -> Row | None:
-    """Give the row for so many requests at once; None for a machine without a curve.
+    """Return the row for so many requests at once; None for a machine without a curve.
 
-    Between two rows times grow in a straight line with the requests, those of a token included:
-    each request adds its own share to a step.
+    Between two rows all times grow linearly with the requests, also the time of a token: each
+    request adds its own share to a step.
     """
     if not curve:
         return None
@@ -111,11 +111,11 @@ def _interpolate_rate(few: float | None, many: float | None, part: float) -> flo
 
 
 def compute_output_rate(row: Rates, inputs: float, case: Case) -> float | None:
-    """Output tokens a second of all requests, the time to prefill their prompts included.
+    """Return output tokens a second of all requests, with the time to prefill their prompts.
 
-    `inputs`: tokens of a prompt for each token of its answer. A second goes to decode at the
-    aggregate speed or to prefill. Engines overlap the two, so this is rather too little than too
-    much.
+    `inputs`: tokens of a prompt for each token of its answer. A second is spent on decode at the
+    aggregate speed or on prefill. Engines overlap the two, so the figure is too low rather than
+    too high.
     """
     writing, reading = row["aggregate_tok_s"][case], row["prefill_tok_s"][case]
     if not writing:
@@ -126,7 +126,7 @@ def compute_output_rate(row: Rates, inputs: float, case: Case) -> float | None:
 def find_best_rate(
     curve: Sequence[Row], inputs: float, case: Case, most: int
 ) -> tuple[int, float] | None:
-    """Give the requests at once, up to `most`, whose output is largest, and that output."""
+    """Return the requests at once, up to `most`, with the largest output, and that output."""
     tried = [*(row for row in curve if row["concurrency"] < most), find_row(curve, most)]
     rates = [
         (int(row["concurrency"]), rate)
@@ -137,7 +137,7 @@ def find_best_rate(
 
 
 def compute_tpot(row: Row) -> Range:
-    """Give milliseconds between two tokens of a request; the low time is that of a high speed."""
+    """Return milliseconds between two tokens of a request; a high speed gives the low time."""
     speed = row["decode_tok_s"]
     return compute_cases(lambda case: _compute_ms(speed[OPPOSITE[case]]))
 
@@ -147,9 +147,9 @@ def _compute_ms(speed: float | None) -> float | None:
 
 
 def classify_pace(curve: Sequence[Row], requests: int) -> Literal["chat", "slow", "batch"] | None:
-    """Say what the machine is good for: the slower of one request alone and each of so many.
+    """Return the pace of the slower of one request alone and each of so many.
 
-    chat: 10 tokens a second or more. slow: 3 or more. batch: nobody waits for it. None: no speed.
+    chat: 10 tokens a second or more. slow: 3 or more. batch: less. None: no speed is known.
     """
     rows = [find_row(curve, 1), find_row(curve, requests)]
     speeds = [row["decode_tok_s"]["expected"] for row in rows if row is not None]

@@ -1,4 +1,4 @@
-"""How many machines carry a load, by the curve of one of them."""
+"""Compute how many machines carry a load, from the curve of one of them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ DAY_S = 86_400
 
 
 def size_plan(plan: MachinePlan, load: Load, *, serves: bool) -> Sizing:
-    """Give a target's `sizing` by its plan. `serves`: it has no blocker."""
+    """Return a target's `sizing` from its plan. `serves`: it has no blocker."""
     holds = load.fits(plan["model"]["context"])
     return size_load(curves.read_curve(plan["throughput"]), load, serves=serves and holds)
 
 
 def count_requests_at_once(plan: MachinePlan, sizing: Mapping[str, Any] | None) -> int:
-    """Give the requests at once of one machine: its share of the load, else the planned number."""
+    """Return the requests at once of one machine: its share of the load, or the planned number."""
     share = (sizing or {}).get("requests_a_machine")
     return int(share or plan["throughput"]["concurrency"])
 
 
 def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> Sizing:
-    """Give a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
+    """Return a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
 
-    `machines` has the fewest at the fast end of the speeds (low) and the most at the slow end
-    (high); null where no number of such machines meets a limit. `requests_a_machine` are those of
-    one machine at peak, `most_requests` what one carries within the limits. Tokens a day are spread
-    evenly over the day; what peaks is said by the users, and never more than those are in flight.
+    `machines` is the smallest number at high speeds (low) and the largest at low speeds (high);
+    null where no number of such machines meets a limit. `requests_a_machine`: of one machine at
+    peak; `most_requests`: what one carries within the limits. Tokens a day are spread evenly over
+    the day; the peak is the number of users, and never more requests are in flight.
     """
     needed = {case: _count_machines(curve, load, case) if serves else None for case in CASES}
     machines, share, most = needed["expected"] or (None, None, None)
@@ -62,7 +62,7 @@ def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> Sizing:
 
 
 def _count_machines(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int] | None:
-    """Give the machines, the requests of one at peak, and the most that one carries."""
+    """Return the machines, the requests of one at peak, and the most that one carries."""
     most = find_max_requests(curve, load, case)
     if most is None:
         return None
@@ -73,7 +73,7 @@ def _count_machines(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, 
         machines = max(1, math.ceil((load.tokens_per_day or 0) / (best[1] * DAY_S)))
         return machines, best[0], most
     fewest = math.ceil(load.users / most)
-    # Each machine more has fewer requests, which go faster: the first that is enough ends it.
+    # With each further machine its requests are fewer and faster: stop at the first enough.
     enough = bisect_left(
         range(fewest, load.users + 1), 1, key=lambda n: _has_enough_tokens(curve, load, case, n)
     )
@@ -84,16 +84,16 @@ def _count_machines(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, 
 
 
 def _has_enough_tokens(curve: Sequence[Row], load: Load, case: Case, machines: int) -> bool:
-    """Whether the users' requests, shared out evenly, give the tokens of a day."""
+    """Whether the users' requests, spread evenly, give the tokens of a day."""
     return load.tokens_per_day is None or load.tokens_per_day <= count_tokens_a_day(
         curve, load, case, machines
     )
 
 
 def count_tokens_a_day(curve: Sequence[Row], load: Load, case: Case, machines: int) -> float:
-    """Give the output tokens of a day where the users' requests are shared out to the machines.
+    """Return the output tokens of a day if the users' requests are spread over the machines.
 
-    With as many machines as requests each has its own: the most that the users can take.
+    With as many machines as requests each has its own: more tokens are not possible.
     """
     few, with_one_more = divmod(load.users or 0, machines)
     tokens = 0.0
@@ -108,9 +108,9 @@ def count_tokens_a_day(curve: Sequence[Row], load: Load, case: Case, machines: i
 
 
 def compute_use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | None:
-    """Give the share of all hours that the load's tokens a day take of the machines it needs.
+    """Return the share of the machines' hours that the load's tokens a day need.
 
-    None where it names no tokens a day, or no number of machines carries it.
+    None where the load has no tokens a day, or no number of machines carries it.
     """
     machines, share = sizing["machines"]["expected"], sizing["requests_a_machine"]
     if load.tokens_per_day is None or machines is None:
@@ -121,11 +121,11 @@ def compute_use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> 
 
 
 def find_max_requests(curve: Sequence[Row], load: Load, case: Case) -> int | None:
-    """Give the most requests at once within the limits; None where one alone breaks them."""
+    """Return the most requests at once within the limits; None where one alone breaks them."""
     if not _is_within_limits(curve, load, case, 1):
         return None
     most = int(curve[-1]["concurrency"])
-    # Each request slows the others: the first number that breaks a limit ends it.
+    # Each request slows the others: stop at the first number that breaks a limit.
     broken = bisect_left(
         range(2, most + 1), 1, key=lambda n: 1 - _is_within_limits(curve, load, case, n)
     )
@@ -138,7 +138,7 @@ def _is_within_limits(curve: Sequence[Row], load: Load, case: Case, requests: in
 
 
 def _list_exceeded_limits(row: Row, load: Load, case: Case) -> list[str]:
-    """Name the limits that a row is over; a time that is not known is over none."""
+    """List the limits that a row exceeds; an unknown time exceeds none."""
     times = {"ttft": (row["ttft_s"], load.ttft_s), "tpot": (curves.compute_tpot(row), load.tpot_ms)}
     return [
         name
@@ -148,7 +148,7 @@ def _list_exceeded_limits(row: Row, load: Load, case: Case) -> list[str]:
 
 
 def _find_bound(curve: Sequence[Row], load: Load, machines: int, most: int) -> str:
-    """Say what asks for so many machines: a limit, where without it fewer would do."""
+    """Return what needs so many machines: the limit without which fewer would be enough."""
     by_users = math.ceil((load.users or 1) / most)
     if load.users is None or machines > by_users:
         return "tokens_per_day"

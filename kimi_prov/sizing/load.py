@@ -1,4 +1,4 @@
-"""The load that machines are sized for: what was asked, and what was assumed beside it."""
+"""The load that machines are sized for: requested and assumed values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.check import CheckedLoad
 
-# A typical request where nothing is said: a prompt with some files, an answer with its reasoning.
+# The default request: a prompt with some files, an answer with its reasoning.
 INPUT_TOKENS, OUTPUT_TOKENS = 8192, 1024
 
 
 @dataclass(frozen=True)
 class Load:
-    """What shall be carried; None: not asked.
+    """The load to carry; None: not requested.
 
     `users` is requests in flight at peak, `tokens_per_day` output tokens of all of them, `ttft_s`
     the longest time to the first token, `tpot_ms` the longest between two tokens of a request.
-    `assumed` names the fields that nobody gave.
+    `assumed` names the fields with assumed values.
     """
 
     users: int | None = None
@@ -37,12 +37,12 @@ class Load:
         return self.input_tokens / self.output_tokens
 
     def fits(self, context: int) -> bool:
-        """Whether a context holds a request of the given lengths; assumed ones are cut to it."""
+        """Whether a context holds a request of the given lengths; assumed lengths are cut to it."""
         lengths = ("input_tokens", "output_tokens")
         return sum(1 if key in self.assumed else getattr(self, key) for key in lengths) <= context
 
     def document(self) -> CheckedLoad:
-        """Give the check document's `load`."""
+        """Return the check document's `load`."""
         figures = {
             name: None
             if getattr(self, name) is None
@@ -56,9 +56,9 @@ NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")
 
 
 def make_load(options: Mapping[str, Any], concurrency: int) -> Load | None:
-    """Make the load of what was given; None where nothing was.
+    """Make the load from given values; None where there are none.
 
-    Without users and tokens a day it is of the planned `concurrency`.
+    Without users and tokens a day it has `concurrency` users, the planned number.
     """
     known = {name: options[name] for name in NAMES if options.get(name) is not None}
     if not known:

@@ -1,1 +1,1 @@
-"""What an image is built from: its Containerfile, and the programs that run in its build."""
+"""The sources of an image: its Containerfile, and the programs that run in its build."""

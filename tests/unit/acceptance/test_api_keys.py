@@ -40,7 +40,7 @@ def test_a_rule_may_stand_behind_a_key_and_a_key_may_end_in_what_it_is_made_of(t
         ("alice:sha256:12", "64 hexadecimal digits"),
         ("alice:short", "shorter than 16"),
         # A hash without its word: whoever reads it could use it as the key.
-        (f"alice:{'a' * 64}", "which a hash has as well"),
+        (f"alice:{'a' * 64}", "like a hash"),
         (f"alice:{SECRET}\nalice:{SECRET}", "given twice"),
         ("operator:" + SECRET, "kept for the key"),
         (f"alice:{SECRET} expires=tomorrow", "no rule"),

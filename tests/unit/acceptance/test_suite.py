@@ -80,7 +80,7 @@ def test_pools_of_experts_are_counted_on_cores_of_their_own():
 def test_what_the_kernel_does_not_tell_is_no_fault():
     check = judged(huge_bytes=None)
     assert check["status"] == "ok"
-    assert "tells no huge pages" in check["detail"]
+    assert "reports no huge pages" in check["detail"]
 
 
 @pytest.mark.parametrize(
