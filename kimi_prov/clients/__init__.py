@@ -1,1 +1,1 @@
-"""What a client of a served model needs: the document of a server, and snippets that ask it."""
+"""What a client of a served model needs: the document of a server, and snippets for clients."""

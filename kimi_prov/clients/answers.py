@@ -1,4 +1,4 @@
-"""An answer as it comes: pieces of reasoning and of text, and what it took."""
+"""Stream an answer: pieces of reasoning and of text, and its time and tokens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kimi_prov.on_host.endpoint import api_client
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# vLLM's name of it since 0.12, and sglang's and that of vLLM before.
+# The field's name in vLLM since 0.12; then in sglang and earlier vLLM.
 _REASONING = ("reasoning", "reasoning_content")
 
 
 @dataclass
 class AnswerStats:
-    """What an answer took: tokens by the engine's own count, seconds since the question.
+    """An answer's tokens by the engine's own count, and its times in seconds since the question.
 
-    None where the engine, or an answer that was cut off, does not tell.
+    None where the engine does not report a value, or the answer was cut off.
     """
 
     prompt_tokens: int | None = None
@@ -48,9 +48,9 @@ class Piece:
 def stream_answer(
     endpoint: api_client.Endpoint, key: str, body: Mapping[str, Any], taken: AnswerStats
 ) -> Iterator[Piece]:
-    """Ask, and give the answer as it comes; `taken` is filled meanwhile.
+    """Send the request and yield the answer as it arrives; `taken` is filled meanwhile.
 
-    Raises api.ApiError where it breaks off, and where the server refuses.
+    Raises api.ApiError where the answer breaks off or the server refuses.
     """
     try:
         for since, event in api_client.stream(endpoint, key, dict(body)):
@@ -64,7 +64,7 @@ def stream_answer(
 
 def _parse_event(event: Mapping[str, Any], taken: AnswerStats) -> Iterator[Piece]:
     if isinstance(event.get("error"), dict):
-        # Of a stream that had begun with 200.
+        # An error in a stream that began with status 200.
         raise api_client.ApiError(str(event["error"].get("message")))
     usage = event.get("usage")
     if isinstance(usage, dict):
@@ -86,7 +86,7 @@ def _read_count(usage: Mapping[str, Any], name: str) -> int | None:
 
 
 def _extract_message(text: str) -> str:
-    """Return an error's own message, out of the JSON in which an engine wraps it."""
+    """Return the message in the JSON of an engine's error."""
     head, brace, rest = text.partition("{")
     try:
         document = json.loads(brace + rest)

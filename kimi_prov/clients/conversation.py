@@ -1,4 +1,4 @@
-"""A conversation with a model: what is asked, what is kept of answers, how it is saved.
+"""A conversation with a model: its questions and answers, and how it is saved.
 
 Decides: the chat: what it sends, and which lines its history keeps.
 Held by: tests/component/commands/test_chat.py, tests/unit/show/live/test_chat_line.py.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.clients.server import Server
 
 _IMAGE_BYTES = 32 << 20
-# What a file begins with, and what it is called then.
+# The first bytes of a file, and its type.
 _KINDS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -30,7 +30,7 @@ _WEBP = (b"RIFF", b"WEBP")
 
 @dataclass(frozen=True)
 class Image:
-    """An image of a question: its name, and the data URL that a model takes. Size in bytes."""
+    """An image of a question: its name, and its data URL for the model. Size in bytes."""
 
     name: str
     url: str
@@ -38,7 +38,7 @@ class Image:
 
 
 def read_image(file: Path) -> Image:
-    """Read an image. Raises UserError for what cannot be read and for another kind of file."""
+    """Read an image. Raises UserError for an unreadable file and for another type."""
     fix = "name a PNG, JPEG, GIF or WebP of at most 32 MiB"
     try:
         with file.open("rb") as stream:
@@ -56,7 +56,7 @@ def read_image(file: Path) -> Image:
 
 @dataclass
 class Conversation:
-    """What was said so far. Reasoning is not kept: a model does not see that of earlier answers."""
+    """The messages so far, without reasoning: a model does not see that of earlier answers."""
 
     server: Server
     system: str | None
@@ -74,14 +74,14 @@ class Conversation:
         self.messages.append({"role": "user", "content": content})
 
     def answered(self, text: str) -> None:
-        """Keep an answer, or what there is of one; a question without any is forgotten."""
+        """Keep an answer, also an incomplete one; a question without an answer is removed."""
         if text:
             self.messages.append({"role": "assistant", "content": text})
         elif self.messages:
             self.messages.pop()
 
     def clear(self) -> None:
-        """Forget all but the system prompt."""
+        """Remove all messages except the system prompt."""
         self.messages, self.images = [], []
 
     def request(self) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class Conversation:
         return body
 
     def document(self) -> dict[str, Any]:
-        """Return it as a request's messages, to be sent again."""
+        """Return the messages of a request, to be sent again."""
         return {"model": self.server.model, "messages": self.request()["messages"]}
 
     def markdown(self) -> str:
-        """Return it for people; an image by the mark that there was one."""
+        """Return the conversation as Markdown, with a note in place of an image."""
         lines = [f"# {self.server.model}"]
         for row in self.request()["messages"]:
             lines += ["", f"## {row['role']}", "", _format_content(row["content"])]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resolve:
-    """A name of the certificate that a client has to find at another address than DNS gives."""
+    """A name of the certificate that a client has to resolve to another address than DNS does."""
 
     name: str
     address: str
@@ -34,9 +34,9 @@ class Resolve:
 class Server:
     """A served model as its clients see it; None is unknown, or not needed.
 
-    `certificate_file`: what a client trusts alone; None where the authorities of its system do.
-    `key_file`: the file of the API key; None where KIMI_API_KEY holds it. `key_hint`: how one gets
-    a key. `context`: tokens of one conversation. `sees`: whether the model takes images.
+    `certificate_file`: the only certificate to trust; None where the system's authorities will do.
+    `key_file`: the file of the API key; None where KIMI_API_KEY holds it. `key_hint`: how to get a
+    key. `context`: tokens of one conversation. `sees`: whether the model takes images.
     """
 
     base_url: str
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def root_url(self) -> str:
-        """The URL that a client of Anthropic's API takes."""
+        """The base URL for clients of Anthropic's API."""
         return self.base_url.removesuffix("/v1")
 
     @property
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def switches(self) -> bool:
-        """Whether a request may turn the reasoning off; so too where that is not known."""
+        """Whether a request may turn the reasoning off; true if unknown."""
         return self.usage is None or self.usage.thinking == "optional"
 
 
@@ -78,9 +78,9 @@ def find_model(name: str) -> Model | None:
 def describe_server(plan: Plan, certificate: str) -> dict[str, Any]:
     """Return what clients need of a plan as applied, with the public certificate. Pure.
 
-    A host of a group that is not its head serves nobody: {"elsewhere": the head}. Nor does one
-    `behind` gateways, which says what it serves all the same, nor a gateway that is not the first.
-    A gateway knows of no engine; `shared` is its address for clients.
+    A host of a group that is not its head serves no client: {"elsewhere": the head}. The same holds
+    for a host `behind` gateways, whose document is otherwise complete, and for a second gateway. A
+    gateway has no engine; `shared` is its address for clients.
     """
     group = plan.get("group")
     if group and group["rank"]:

@@ -1,6 +1,6 @@
-"""Snippets that ask a served model: each a text for a shell that works as it is pasted.
+"""Snippets for clients of a served model: each works when it is pasted into a shell.
 
-A snippet begins with variables: where the model is, and where its key is read from. The key itself
+A snippet begins with variables: the model's URL and the file of its key. No snippet holds the key.
 is in none. A snippet trusts the server's certificate for its own command alone, so that other
 commands of the shell keep their authorities.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snippet:
-    """What a snippet shows, and what it needs: a program or package, and of the server.
+    """What a snippet shows, and what it needs: a program or package, and a feature of the server.
 
     `needs`: "messages" Anthropic's API, "vision" a model that takes images, "instant" one that
     answers without thinking, "thinking" one that thinks.
@@ -72,7 +72,7 @@ SNIPPETS = {**CLIENTS, **TOPICS}
 
 
 def list_snippets() -> str:
-    """Return the names with what each shows, a line each."""
+    """Return each snippet's name and what it shows, a line each."""
     width = max(map(len, SNIPPETS))
     return "\n".join(f"{name:{width}}  {row.title}" for name, row in SNIPPETS.items())
 
@@ -80,7 +80,7 @@ def list_snippets() -> str:
 def format_snippet(name: str, server: Server) -> str:
     """Return a snippet for a server.
 
-    Raises UserError where the server has not what the snippet is for.
+    Raises UserError where the server lacks the feature that the snippet needs.
     """
     _check_snippet(name, server)
     snippet = SNIPPETS[name]
@@ -97,7 +97,7 @@ def format_snippet(name: str, server: Server) -> str:
             switches=server.switches,
             certificate_file=server.certificate_file,
             curl_options=_make_curl_options(server),
-            # Half of a short context is for the question.
+            # Half of a short context is left for the question.
             limit=lambda tokens: min(tokens, (server.context or 2 * tokens) // 2),
             trust=lambda variable: _make_trust_option(server, variable),
         )
@@ -175,7 +175,7 @@ def _make_environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  (shell, Python and JSON; no page)
     )
-    # JSON's texts and numbers are Python's and JavaScript's too; on one line, in ASCII.
+    # JSON's texts and numbers are valid in Python and JavaScript too; one line of ASCII.
     made.filters["json"] = json.dumps
     made.filters["line"] = clean_text.clean_line
     return made

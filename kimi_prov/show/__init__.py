@@ -1,1 +1,1 @@
-"""What a command shows: text for a terminal, live screens, reports."""
+"""The output of commands: text for a terminal, live screens, reports."""

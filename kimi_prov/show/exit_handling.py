@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def run_guarded(run: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; what it raises becomes one message.
+    """Run a command and return its exit code; an exception becomes one message.
 
-    The code is kept with what is kept of the command's runs.
+    The code is recorded in the folders of the command's runs.
     """
     from kimi_prov.runner import run_folder  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ def _run_caught(run: Callable[[], Any]) -> int:
         sys.stderr.write(clean_text.clean_block(told.getvalue()))
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
-        # The reader of our output went away; what is left of it is for nobody.
+        # The reader of our output has closed it: drop the rest.
         sys.stderr.close()
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - a bug goes to a file, not to the screen
@@ -54,10 +54,10 @@ def _run_caught(run: Callable[[], Any]) -> int:
 
 
 def _report_error(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
-    """Write the message and its fix, clean; what either echoes never passes for the other."""
+    """Write the message and its fix, clean: no text in one can look like the other."""
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
     fixed = f"  fix: {clean_text.clean_entry(fix)}\n" if fix else ""
-    with suppress(OSError):  # the exit code says it where standard error takes nothing
+    with suppress(OSError):  # without standard error the exit code is enough
         sys.stderr.write(f"{prefix}{clean_text.clean_entry(message)}\n{fixed}")
     return code
 

@@ -1,4 +1,4 @@
-"""Where a report goes: JSON or text, to standard output alone or to a file."""
+"""Write a report as JSON or text, to standard output or to a file."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _SUFFIXES: dict[str, Format] = {
     ".markdown": "markdown",
     ".json": "json",
 }
-# Nobody reads a report in fewer columns.
+# The fewest columns in which a report can be read.
 _NARROWEST = 20
 
 
 @dataclass(frozen=True)
 class Output:
-    """What the reader chose: format, and a file in place of standard output.
+    """The chosen format, and the file in place of standard output.
 
-    A format that is not JSON is what the command makes of its document.
+    Each command writes formats other than JSON itself.
     """
 
     format: Format = "text"
     file: Path | None = None
 
     def check(self) -> None:
-        """Refuse a file that cannot be written before the work is done."""
+        """Refuse a file that cannot be written, before the work is done."""
         if self.file is not None:
             check_writable("--output", self.file)
 
@@ -51,10 +51,9 @@ class Output:
         return max(_NARROWEST, shutil.get_terminal_size().columns)
 
     def write(self, document: object, text: Callable[[], str]) -> None:
-        """Write the document as JSON, or what `text` makes of it; nothing in it steers a terminal.
+        """Write the document as JSON, or as `text` returns it; no character controls a terminal.
 
-        A character that must not be shown is escaped in JSON, so that the value stays, and written
-        out in text.
+        Control characters are escaped in JSON, so that the value stays, and spelt out in text.
         """
         json = self.format == "json"
         content = clean_text.as_json(document) if json else clean_text.clean_block(text())
@@ -67,7 +66,7 @@ class Output:
 
 
 def format_of(file: Path | None) -> Format:
-    """Return the format that the suffix of a report's file stands for; text where it says none."""
+    """Return the format of a report's file by its suffix; text for another suffix."""
     return "text" if file is None else _SUFFIXES.get(file.suffix.lower(), "text")
 
 
@@ -80,7 +79,7 @@ def check_writable(option: str, file: Path) -> None:
 
 
 def check_file(option: str, file: Path) -> None:
-    """Refuse what `option` must not write to: all but a regular file and a new one."""
+    """Refuse a path that `option` must not write to: only a regular or new file is allowed."""
     try:
         mode = file.lstat().st_mode
     except FileNotFoundError:
@@ -98,14 +97,14 @@ def check_file(option: str, file: Path) -> None:
 
 
 def _make_file_error(option: str, file: Path, problem: str) -> UserError:
-    fix = "name a file in a folder that is there and that you may write to"
+    fix = "name a file in an existing folder that you may write to"
     if file.absolute().is_relative_to("/dev") and option == "--output":
         fix = "leave out --output: the report goes to standard output"
     return UserError(f"{option} {file}: {problem}", fix=fix)
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a file whole or not at all; a reader never meets half of it."""
+    """Write a file atomically: a reader never sees a part of it."""
     mask = os.umask(0)
     os.umask(mask)
     try:
@@ -118,12 +117,12 @@ def write_whole(path: Path, content: str) -> None:
 
 
 def say(line: str) -> None:
-    """Write one message to standard error, clean: standard output is the report's."""
+    """Write one message to standard error, clean: standard output is for the report."""
     sys.stderr.write(f"{clean_text.clean_block(line)}\n")
     sys.stderr.flush()
 
 
 def show(text: str) -> None:
-    """Write what a command was asked for to standard output, clean."""
+    """Write a command's result to standard output, clean."""
     sys.stdout.write(clean_text.clean_block(text))
     sys.stdout.flush()

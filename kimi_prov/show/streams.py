@@ -8,19 +8,19 @@ import io
 import os
 import sys
 
-# Files are written where their names are told in errors; a stream has none.
+# An error of a file names it; an error of a stream names none.
 _OF_A_STREAM = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG)
 _ESCAPED = "kimi-prov-escaped"
 
 
 def prepare() -> None:
-    """Make the standard streams such that what is written to them arrives, or fails as writing.
+    """Prepare the standard streams, so that a write to them succeeds or fails as a write.
 
-    A closed one is held open, for the next file would get its number and our report with it. What
-    the encoding of standard output lacks is written as JSON escapes it.
+    A closed stream is opened, because the next file would get its number and our report. Characters
+    that the encoding of standard output lacks are written as JSON escapes.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
-        # Standard output is held open for reading: writing to it fails, and is told.
+        # A closed standard output is opened for reading: a write to it fails and is reported.
         try:
             os.fstat(number)
         except OSError:
@@ -42,9 +42,9 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 def explain_unwritable(error: OSError) -> str | None:
-    """Return why standard output takes nothing, None for an error of something else.
+    """Return why standard output cannot be written; None for an error of another file.
 
-    What is left in it is lost: Python writes that when it ends, and would complain once more.
+    The rest of its buffer is dropped, because Python would write it at exit and fail again.
     """
     if error.filename is not None or error.errno not in _OF_A_STREAM:
         return None

@@ -1,4 +1,4 @@
-"""The line that somebody types in a chat: editing, and a history that holds no secret.
+"""Read lines of a chat: editing, and a history that holds no secret.
 
 Decides: the chat: what it sends, and which lines its history keeps (the history).
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _MAX_LINES = 1000
 _HISTORY_BYTES = 4 << 20
 _PROMPT, _MORE = "> ", ". "
-# What ends a chat; nobody looks for that in a history.
+# Lines that end a chat are not kept in the history.
 LEAVES = ("/quit", "/exit")
-# Keys as they are commonly given out, by how they begin; and words that only a program makes.
+# Common beginnings of keys; and long words that only a program generates.
 _ISSUED = re.compile(
     r"\b(?:sk|pk|rk|ghp|gho|ghs|glpat|xox[a-z]|hf|npm|pypi|dop_v1|github_pat|AKIA|AIza|eyJ)[-_A-Za-z0-9]{8,}"
 )
@@ -35,14 +35,14 @@ def is_kept_in_history(line: str, masker: Masker) -> bool:
     """Whether a line may go into the history: nothing in it looks like a secret."""
     if masker.mask(line) != line or _ISSUED.search(line) or _TOLD.search(line):
         return False
-    # Paths and addresses are long words too; a key has no slash or dot between ordinary ones.
+    # Paths and URLs are long words too; a key has no slash or dot between ordinary words.
     return not any(
         _MADE.fullmatch(word) and not re.search(r"[/.].*[/.]", word) for word in line.split()
     )
 
 
 class ChatLine:
-    """Reads lines with readline, where Python has it; its history is a file of ours alone."""
+    """Reads lines with readline, where Python has it; its history is in our own file."""
 
     def __init__(self, history: Path, key: str) -> None:
         self._file, self._masker = history, Masker([key])
@@ -53,7 +53,7 @@ class ChatLine:
             self._readline = None
             return
         self._readline = readline
-        # Several lines that are pasted are one question. Python turns that off.
+        # Several pasted lines are one question. Python turns that off by default.
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
         readline.clear_history()
@@ -61,9 +61,9 @@ class ChatLine:
             readline.add_history(line)
 
     def read(self) -> str | None:
-        """Return a line, those joined that end with a backslash; None at the end of input.
+        """Return a line, joined with the next after a backslash; None at the end of input.
 
-        Raises KeyboardInterrupt where somebody interrupts an empty line; one with text is dropped.
+        Ctrl-C drops a line with text, and raises KeyboardInterrupt on an empty one.
         """
         typed: list[str] = []
         while True:
@@ -102,7 +102,7 @@ class ChatLine:
 
 
 def _read(file: Path) -> list[str]:
-    """Return the lines of before; none where they cannot be read."""
+    """Return the earlier lines; none where they cannot be read."""
     if not file.is_file():
         return []
     try:

@@ -1,4 +1,4 @@
-"""A chat as it is shown: text as it comes, reasoning told apart, nothing drawn a second time."""
+"""The screen of a chat: text as it arrives, reasoning dimmed, nothing drawn twice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from kimi_prov.clients.answers import AnswerStats, Piece
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-# Marks of emoji, which have no picture of their own.
+# Variation selectors of emoji, which have no width.
 _JOINERS = re.compile("[\u200d\ufe0e\ufe0f]")
 
 
 class ChatScreen:
-    """Writes answers to standard output; on no terminal the answer alone."""
+    """Writes answers to standard output; without a terminal only the answers."""
 
     def __init__(self, *, terminal: bool, reasoning: bool) -> None:
         self._terminal, self._reasoning = terminal, reasoning
@@ -37,7 +37,7 @@ class ChatScreen:
             if not text:
                 return
             self._turn(piece.kind)
-        # Dimmed by itself: what breaks off leaves no dim terminal.
+        # Each piece ends its own dimming, so that an interruption leaves no dim terminal.
         dimmed = self._dims and piece.kind == "reasoning"
         self._write(f"{_DIM}{text}{_PLAIN}" if dimmed else text, ends=text.endswith("\n"))
 
@@ -45,7 +45,7 @@ class ChatScreen:
         if self._kind:
             self._line()
             self._write("\n")
-        # Where nothing can be dimmed words tell the two apart.
+        # Without colours, words separate reasoning and answer.
         if self._reasoning and not self._dims:
             if kind == "reasoning":
                 self._write("[reasoning] ")
@@ -54,7 +54,7 @@ class ChatScreen:
         self._kind = kind
 
     def done(self, taken: AnswerStats | None) -> None:
-        """End an answer, with what it took."""
+        """End an answer, with its time and tokens."""
         self._line()
         self._kind = ""
         if taken is not None:
@@ -66,7 +66,7 @@ class ChatScreen:
                 sys.stderr.flush()
 
     def note(self, text: str) -> None:
-        """Say something of ours between answers."""
+        """Write a note of the program between answers."""
         self._line()
         clean = clean_text.clean_block(text)
         self._write(f"{_DIM}{clean}{_PLAIN}\n" if self._dims else f"{clean}\n")
@@ -82,7 +82,7 @@ class ChatScreen:
 
 
 def format_summary(taken: AnswerStats) -> str:
-    """Say what an answer took, on one line."""
+    """Write an answer's time and tokens on one line."""
     parts = []
     if taken.tokens is not None:
         parts.append(f"{taken.tokens} tokens" if taken.tokens != 1 else "1 token")

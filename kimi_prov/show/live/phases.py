@@ -1,4 +1,4 @@
-"""Which phase each host is in, and since when."""
+"""Track the phase of each host, and since when it lasts."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class Phase:
 
     @property
     def verdict(self) -> str:
-        """How it ended; stopped, where its last task never came to an end."""
+        """The phase's result; stopped, if its last task never ended."""
         if self.failed:
             return "failed"
         return "stopped" if self.ended is None else "done"
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted, or lasted until its last task ended."""
+        """Seconds until now, or until its last task ended."""
         return (self.ended or time.monotonic()) - self.started
 
 
 class Tracker:
-    """Turns tasks into phases: tells which one ended when a host goes on, or fails."""
+    """Groups tasks into phases: a phase ends when its host goes on or fails."""
 
     def __init__(self) -> None:
         self.current: dict[str, Phase] = {}
         self._failed: set[str] = set()
 
     def follow(self, event: Event) -> tuple[str, Phase] | None:
-        """Take an event in; return the host and the phase that it ended, if it did."""
+        """Handle an event; return the host and the phase that the event ended, if any."""
         ended = None
         if isinstance(event, TaskStarted):
             now = self.current.get(event.host)
@@ -71,9 +71,9 @@ class Tracker:
         return ended
 
     def working(self) -> list[tuple[str, Phase]]:
-        """Return what is to be shown as going on.
+        """Return the phases to show as running.
 
-        A host that failed does no more between the tasks that clear up after it.
+        A host that failed is shown only while it runs tasks that clean up.
         """
         return [
             (host, phase)
@@ -82,12 +82,12 @@ class Tracker:
         ]
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Remember how far long work is."""
+        """Store the progress of long work."""
         if update.host in self.current:
             self.current[update.host].update = update
 
     def finish(self) -> list[tuple[str, Phase]]:
-        """Return what was still open."""
+        """Return the phases that are still open."""
         left = [(host, s) for host, s in self.current.items() if s.name != "other"]
         self.current = {}
         return left

@@ -1,4 +1,4 @@
-"""The plain screen: lines for logs, pipes and terminals that cannot do more."""
+"""The plain screen: lines for logs, pipes and simple terminals."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class PlainScreen:
         self._width = 0
 
     def start(self, title: str) -> None:
-        """Say what begins."""
+        """Write the title."""
         self.say(title)
 
     def event(self, event: Event) -> None:
-        """Write a line for each phase that a host ends, and what changed in files."""
+        """Write a line for each phase that a host ends, and changes in files."""
         ended = self._tracker.follow(event)
         if ended:
             self._line(ended[0], format_phase(*ended, self._width))
@@ -46,13 +46,13 @@ class PlainScreen:
             self.say(f"{event.host}:\n{event.text}")
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Write how far it is, every few seconds."""
+        """Write the progress every few seconds."""
         self._tracker.progress(update)
         if time.monotonic() - self._last_line.get(update.host, 0.0) >= _UPDATE_S:
             self._line(update.host, progress.format_update(update))
 
     def tick(self) -> None:
-        """Say what a host is at, when it has been silent for long."""
+        """Write the present task of a host that has been silent for long."""
         for host, phase in self._tracker.working():
             if time.monotonic() - self._last_line.get(host, 0.0) >= _QUIET_S:
                 took = format_duration(time.monotonic() - phase.task_started)
@@ -64,7 +64,7 @@ class PlainScreen:
         self._stream.flush()
 
     def stop(self) -> None:
-        """Write what was still open."""
+        """Write the phases that are still open."""
         for host, phase in self._tracker.finish():
             self._line(host, format_phase(host, phase, self._width))
 

@@ -1,4 +1,4 @@
-"""The live screen: ended phases scroll up, and below them each host shows what it does now."""
+"""The live screen: ended phases scroll up; below them is the present task of each host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class LiveScreen:
-    """Needs a terminal; keeps to its width, and to its height with many hosts."""
+    """Needs a terminal; stays within its width, and its height with many hosts."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False, soft_wrap=False)
@@ -64,7 +64,7 @@ class LiveScreen:
             self.say(f"{event.host}:\n{event.text}")
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Remember the bar."""
+        """Store the progress for its bar."""
         self._tracker.progress(update)
 
     def tick(self) -> None:
@@ -77,7 +77,7 @@ class LiveScreen:
         self._console.print(Text(clean_text.clean_block(line)))
 
     def stop(self) -> None:
-        """Close the region, and print what was still open."""
+        """Close the region, and print the phases that are still open."""
         if self._live:
             self._live.update(Text(""))
             self._live.stop()
@@ -89,7 +89,7 @@ class LiveScreen:
             self._print_end(host, phase)
 
     def _hide_control_c(self) -> None:
-        """Keep the terminal from writing ^C into the region, which would move it by a line."""
+        """Keep the terminal from writing ^C into the region, which would move the region."""
         try:
             self._terminal = termios.tcgetattr(sys.stdin.fileno())
             quiet = termios.tcgetattr(sys.stdin.fileno())
@@ -159,5 +159,5 @@ class LiveScreen:
 
 
 def _build_text(said: str, style: str = "") -> Text:
-    """Return clean text as it stands; rich takes out neither escapes nor its own marks."""
+    """Return clean text, in which rich interprets no markup; rich removes no escapes itself."""
     return Text(clean_text.clean_line(said), style=style)

@@ -1,4 +1,4 @@
-"""Which screen shows a run: plain lines, or a live region on a terminal."""
+"""Choose the screen of a run: plain lines, or a live region on a terminal."""
 
 from __future__ import annotations
 

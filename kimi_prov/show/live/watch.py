@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kimi_prov.runner.events import Event
     from kimi_prov.runner.progress import ProgressUpdate
 
-# The terminal's other screen without its cursor, and back; the first place; to the line's end and
-# the screen's.
+# Alternate screen without a cursor, and back; cursor home; clear to the end of the line, and of
+# the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -36,7 +36,7 @@ def is_drawable(stream: TextIO) -> bool:
 
 
 class WatchScreen:
-    """Shows the last look at each host. `every_s`: seconds between two of them, to be told."""
+    """Shows the latest status of each host. `every_s`: seconds between two, for its text."""
 
     def __init__(self, stream: TextIO, every_s: float, *, terminal: bool) -> None:
         self._stream, self._every_s, self._terminal = stream, every_s, terminal
@@ -45,20 +45,20 @@ class WatchScreen:
         self._drawn = self._open = False
 
     def start(self, title: str) -> None:
-        """Leave the terminal's screen as it is, and draw on its other one."""
+        """Draw on the terminal's alternate screen."""
         del title
         if self._terminal:
             self._write(_ENTER + _HOME + _CLEAR_REST + "looking ...")
             self._open = True
 
     def event(self, event: Event) -> None:
-        """Tell of a host that will not answer any more, while others are watched."""
+        """Report a host that will not answer any more, while others are watched."""
         if isinstance(event, TaskFinished) and event.status in {"unreachable", "failed"}:
             away = {"detail": "it is not watched any more", "provisioned": False}
             self._update(event.host, away)
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Show a look at a host."""
+        """Show a status of a host."""
         if update.document is not None:
             self._update(update.host, update.document)
 
@@ -73,7 +73,7 @@ class WatchScreen:
             )
 
     def tick(self) -> None:
-        """Draw what is new, and all where the terminal has another size."""
+        """Draw changes, or everything if the terminal's size has changed."""
         size = tuple(shutil.get_terminal_size())
         if self._open and self._hosts and (not self._drawn or size != self._size):
             self._size, self._drawn = (size[0], size[1]), True
@@ -106,7 +106,7 @@ class WatchScreen:
 
 
 def format_host(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
-    """Write one host as it is now, in lines of 80 columns at most."""
+    """Write one host's present state in lines of 80 columns at most."""
     lines = format_head(host, f"{document['detail']}  {at}")
     if not document.get("provisioned"):
         return lines
@@ -121,7 +121,7 @@ def format_host(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def cut_to_size(lines: list[str], columns: int, rows: int) -> list[str]:
-    """Cut lines to a terminal's size; what has no room is counted."""
+    """Cut lines to a terminal's size; lines without room are counted."""
     width = max(1, min(columns, WIDTH if columns >= WIDTH else columns))
     cut = [line[:width] for line in lines]
     if len(cut) <= rows:

@@ -1,4 +1,4 @@
-"""What was assumed, each once for all targets that it holds for."""
+"""Collect the assumptions of all targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def collect_assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:
-    """Give every assumption once, with the names of the targets that it holds for."""
+    """Return every assumption once, with the names of its targets."""
     held: dict[tuple[str, str, str], list[str]] = {}
     for target in targets:
         for row in target["assumptions"]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_page(document: Mapping[str, Any]) -> str:
-    """Give the page."""
+    """Return the page."""
     hosts = document["hosts"]
     return html.render_template(
         "bench_page.html.j2",
@@ -31,7 +31,7 @@ def render_page(document: Mapping[str, Any]) -> str:
 
 
 def _build_title(hosts: Mapping[str, Any]) -> str:
-    """Say whose speeds these are."""
+    """Return the title: models and hosts of the figures."""
     models = {host["model"] for host in hosts.values() if bench_tables.has_measurements(host)}
     what = clean(models.pop()) if len(models) == 1 else "models"
     names = ", ".join(clean(name) for name in list(hosts)[:3])
@@ -46,8 +46,8 @@ def _draw_plots(host: Mapping[str, Any]) -> list[dict[str, Any]]:
         _draw_plot(
             bench_tables.build_throughput_lines(host),
             "Tokens a second of all requests together",
-            "Prompts are read in the same time. Bands are the rounds' spread, and the range that "
-            "was predicted.",
+            "The time includes reading the prompts. Bands: spread of the rounds, and the predicted "
+            "range.",
             "Tokens/s of all together",
         ),
         _draw_plot(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def format_page(document: Mapping[str, Any]) -> str:
-    """Give each host: how it stands, its loads, what was predicted, and the last time."""
+    """Write each host: its verdict, its loads, the prediction, and the last bench."""
     lines = []
     for name, host in document["hosts"].items():
         lines += [

@@ -1,4 +1,4 @@
-"""What a bench found, as tables and lines: HTML draws them, Markdown sets them in tables."""
+"""The results of a bench as tables and lines, which HTML draws and Markdown writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
     "decode": "Each of the planned number at once, tokens/s",
     "all": "All of these together, tokens/s",
 }
-# Figures of memory; all others are tokens a second.
+# Figures of memory; all others are in tokens a second.
 _BYTES = {"memory", "layer"}
 NOW, LAST, PREDICTED = "this time", "the last time", "predicted"
 
@@ -31,7 +31,7 @@ def has_measurements(host: Mapping[str, Any]) -> bool:
 
 
 def describe_verdict(host: Mapping[str, Any]) -> str:
-    """Say in a sentence how it stands."""
+    """Return the verdict as a sentence."""
     if not has_measurements(host):
         return f"Not measured: {clean(host['detail'])}"
     if not host["ok"]:
@@ -44,7 +44,7 @@ def describe_verdict(host: Mapping[str, Any]) -> str:
 
 
 def describe_bench(host: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Say what was measured: machine, engine, load, when."""
+    """Describe what was measured: machine, engine, load, time."""
     engine, machine = host["engine"], host.get("machine") or {}
     serve, load = host["serve"], host["serve"].get("load") or {}
     gpus = [f"{row['count']} x {row['model']}" for row in machine.get("gpus") or ()]
@@ -75,7 +75,7 @@ def _count(number: int, word: str) -> str:
 
 
 def build_speed_table(host: Mapping[str, Any]) -> Table:
-    """Give the loads: requests, times to the first token and between tokens, speeds."""
+    """Return the loads: requests, times to the first token and between tokens, speeds."""
     return Table(
         "The loads. First token and between tokens: median, and the 99th percentile",
         (
@@ -98,7 +98,7 @@ def build_speed_table(host: Mapping[str, Any]) -> Table:
 
 
 def _name_load(level: Mapping[str, Any]) -> str:
-    """Name a load: how many at once, or how many a second."""
+    """Return the name of a load: requests at once, or a second."""
     name = str(level.get("name") or "").removesuffix(" at once")
     return clean(name) if name and not name.isdigit() else f"{level['concurrency']:,}"
 
@@ -110,7 +110,7 @@ def _describe_requests(level: Mapping[str, Any]) -> str:
 
 
 def build_count_table(host: Mapping[str, Any]) -> Table | None:
-    """Give what the engine counted and its GPUs drew; None where nothing is known."""
+    """Return the engine's counts and the GPUs' power; None where nothing is known."""
     rows = []
     for level in host["serve"]["levels"]:
         engine, power = level.get("engine") or {}, level.get("power") or {}
@@ -139,7 +139,7 @@ def build_count_table(host: Mapping[str, Any]) -> Table | None:
 
 
 def list_unknown(host: Mapping[str, Any]) -> list[str]:
-    """Say why something of the engine or of power is not known, each reason once."""
+    """List the reasons why figures of the engine or of power are unknown, each once."""
     levels = host["serve"]["levels"]
     reasons = [
         f"{label}: {(level.get(key) or {}).get('reason')}."
@@ -151,7 +151,7 @@ def list_unknown(host: Mapping[str, Any]) -> list[str]:
 
 
 def build_comparison_table(host: Mapping[str, Any]) -> Table | None:
-    """Give each figure beside what was predicted for it; None where nothing was."""
+    """Return each figure with its prediction; None if there is no prediction."""
     rows = []
     for row in host["compared"]:
         if row["measured"] is None or row["predicted"] is None:
@@ -167,7 +167,7 @@ def build_comparison_table(host: Mapping[str, Any]) -> Table | None:
 
 
 def build_change_table(host: Mapping[str, Any]) -> Table | None:
-    """Give the change of each figure since the last time; None of the first time."""
+    """Return the change of each figure since the last bench; None for the first."""
     last = host["last"]
     if last is None or not last["rows"]:
         return None
@@ -183,7 +183,7 @@ def build_change_table(host: Mapping[str, Any]) -> Table | None:
 
 
 def build_throughput_lines(host: Mapping[str, Any]) -> list[Line]:
-    """Give tokens a second of all requests together against requests at once."""
+    """Return tokens a second of all requests together against requests at once."""
     now = _build_points(
         host["serve"]["levels"], lambda level: level["aggregate_tok_s"], _get_spread
     )
@@ -193,7 +193,7 @@ def build_throughput_lines(host: Mapping[str, Any]) -> list[Line]:
 
 
 def build_first_token_lines(host: Mapping[str, Any]) -> list[Line]:
-    """Give seconds to the first token against requests at once: medians."""
+    """Return the median seconds to the first token against requests at once."""
     now = _build_points(
         host["serve"]["levels"],
         lambda level: level["ttft_s"]["median"],
@@ -225,7 +225,7 @@ def _read_last_points(host: Mapping[str, Any], name: str) -> list[Point]:
 
 
 def _read_predicted_points(host: Mapping[str, Any]) -> list[Point]:
-    """Give what was predicted for one request, and for the planned number together."""
+    """Return the prediction for one request, and for the planned number together."""
     planned = (host.get("serving") or {}).get("concurrency")
     found: list[Point] = []
     for name, at in (("single", 1), ("all", planned)):
@@ -242,7 +242,7 @@ def _name_lines(now: list[Point], last: list[Point], predicted: list[Point]) -> 
 
 
 def build_line_table(caption: str, lines: Sequence[Line]) -> Table:
-    """Give the figures of lines as text."""
+    """Return the figures of lines as text."""
     steps = sorted({point.x for line in lines for point in line.points})
     rows = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""How many requests the cache holds, by the length of their context."""
+"""Compute how many requests the cache holds, by the length of their context."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MIN_CONTEXT = 4096
 
 
 def count_cache_tokens(target: Target) -> int:
-    """Tokens that the cache holds, all instances together."""
+    """Return the tokens that the caches of all instances hold."""
     plan = target["plan"]
     return int(plan["memory"]["kv_tokens_max"]) * max(1, len(plan["instances"]))
 
 
 def compute_capacity(target: Target) -> list[tuple[int, int]]:
-    """Give how many requests the cache holds at once for each length of context, in tokens.
+    """Return the requests that the cache holds at once for each length of context, in tokens.
 
-    Lengths double up to the longest that the model was made for.
+    Lengths double up to the model's longest context.
     """
     plan = target["plan"]
     copies = max(1, len(plan["instances"])) * int(plan["parallel"]["data"])

@@ -1,6 +1,6 @@
-"""Figures as inline SVG. Widths are percentages, so that lettering keeps its size on a phone.
+"""Draw figures as inline SVG. Widths are percentages, so that text keeps its size on a phone.
 
-Text comes from quotes and facts: everything passes through `element`, which escapes it.
+Text comes from quotes and facts: everything passes through `build_element`, which escapes it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 _BAR_HEIGHT = 26
 _PLOT_HEIGHT = 190
-# Beyond this ratio a linear axis would press the small values into its corner.
+# Beyond this ratio a linear axis would show the small values too close together.
 _LOG_FROM = 15
 _MAX_TICKS = 5
-# A plot of lines: room above its field, the field, room for the letters below, in points.
+# A plot of lines: room above its field, the field, room for the text below, in points.
 _TOP, _FIELD, _BOTTOM = 14, 260, 24
-# Lines that have a colour; more cannot be told apart.
+# Lines that have a colour; readers cannot distinguish more colours.
 _COLOURED = 8
-# Letters of a name at the end of a line, the height of a line of letters, and how close in share of
-# the width two ends have to be for their letters to meet.
+# Characters of a name at the end of a line, the height of a line of text, and the distance of two
+# ends, as a share of the width, below which their names overlap.
 _MAX_NAME_LENGTH, _LETTERING, _NEAR, _SETTLING = 24, 14, 0.3, 40
 _STEADY = "non-scaling-stroke"
-# Share of the width that the dots of the context figure keep from its edges.
+# Margin of the dots of the context figure, as a share of the width.
 _EDGE = 0.07
 
 
 def build_element(name: str, *inside: Markup, text: object = None, **attributes: object) -> Markup:
-    """Give one SVG or HTML element; `class_` and `stroke_width` become class and stroke-width."""
+    """Return an SVG or HTML element; `class_` and `stroke_width` become class and stroke-width."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
@@ -50,7 +50,7 @@ def build_element(name: str, *inside: Markup, text: object = None, **attributes:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values onto 0 to 1, linearly from nothing or by powers of ten."""
+    """Maps values onto 0 to 1, linearly from 0 or by powers of ten."""
 
     low: float
     high: float
@@ -66,14 +66,14 @@ class Scale:
         return cls(0.0, most * 1.08, log=False)
 
     def place(self, value: float) -> float:
-        """Where a value stands, from 0 at the left to 1 at the right."""
+        """Return the position of a value, from 0 at the left to 1 at the right."""
         if self.log:
             value = min(max(value, self.low), self.high)
             return math.log(value / self.low) / math.log(self.high / self.low)
         return min(max(value / self.high, 0.0), 1.0)
 
     def ticks(self) -> list[float]:
-        """Round values to letter the axis with."""
+        """Return round values for the axis."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1,) if len(powers) > 4 else (1, 3) if len(powers) > 3 else (1, 2, 5)
@@ -87,7 +87,7 @@ class Scale:
 
 
 def draw_stacked_bar(bar: Bar) -> Markup:
-    """Draw how one memory is shared out, with a line at its end where it does not fit."""
+    """Draw the parts of one memory, with a line at its end if they do not fit."""
     most = max(bar.total, bar.needed, 1)
     parts, left = [], 0.0
     for part in bar.segments:
@@ -114,27 +114,27 @@ def draw_stacked_bar(bar: Bar) -> Markup:
 
 
 def draw_swatch(kind: str) -> Markup:
-    """Draw the key of a part, for the list beneath the bar."""
+    """Draw the key of a part, for the list below the bar."""
     part = build_element("rect", x=1, y=1, width=10, height=10, class_=f"part {kind}")
     return build_element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale with the marks that letter it."""
+    """A scale with its labelled ticks."""
 
     scale: Scale
     marks: tuple[tuple[float, str], ...]
 
 
 def choose_axis(values: Iterable[float], unit: str = "") -> Axis:
-    """Choose an axis that shows these values; `unit` stands before each mark."""
+    """Choose an axis that shows these values; `unit` comes before each label."""
     scale = Scale.over(values)
     return Axis(scale, tuple((tick, f"{unit}{tick:,.10g}") for tick in scale.ticks()))
 
 
 def choose_doubling_axis(values: Iterable[float]) -> Axis:
-    """Choose an axis of powers of two, from the least value to the greatest."""
+    """Choose an axis of powers of two, from the smallest value to the largest."""
     found = sorted(set(values)) or [1.0]
     high = found[-1] if found[-1] > found[0] else 2 * found[0]
     scale = Scale(found[0], high, log=True)
@@ -143,7 +143,7 @@ def choose_doubling_axis(values: Iterable[float]) -> Axis:
 
 
 def build_share_axis() -> Axis:
-    """Give the axis of a share, from nothing to all."""
+    """Return the axis of a share, from 0 to 100 %."""
     return Axis(Scale(0.0, 1.0, log=False), tuple((n / 4, f"{25 * n} %") for n in range(5)))
 
 
@@ -159,8 +159,8 @@ def draw_lines(
 ) -> Markup:
     """Draw a line for each machine, each with its number and name at its right end.
 
-    The first few have colours and their ranges, the others are grey. `levels` go across, `rings`
-    mark a point of a line by its number, `front` is drawn broad behind all lines.
+    The first few have colours and ranges, the others are grey. `levels` are horizontal lines,
+    `rings` mark a point of a line by its number, `front` is a broad line behind all others.
     """
 
     def place(point: Point) -> tuple[float, float]:
@@ -206,7 +206,7 @@ def draw_lines(
 
 
 def choose_tone(row: Line) -> int:
-    """Give the number of a machine's colour, the same in every plot; 0 is grey."""
+    """Return the number of a machine's colour, the same in every plot; 0 is grey."""
     return row.number if row.number <= _COLOURED else 0
 
 
@@ -237,7 +237,7 @@ def _draw_level(level: Level, y: Axis) -> Markup:
 
 
 def _draw_level_name(level: Level, y: Axis) -> Markup:
-    """Name a level; drawn after the lines, which would cross it out."""
+    """Write the name of a level; drawn after the lines, so that none crosses it."""
     return build_element(
         "text", text=level.label, x=6, y=_compute_level_height(level, y) - 5, class_="mark halo"
     )
@@ -248,7 +248,7 @@ def _compute_level_height(level: Level, y: Axis) -> float:
 
 
 def _draw_band(row: Line, x: Axis, y: Axis) -> Markup:
-    """Draw the range of a line; nothing where it has none."""
+    """Draw the range of a line, if it has one."""
     known = [(p.x, p.low, p.high) for p in row.points if p.low is not None and p.high is not None]
     if len(known) < 2:
         return Markup()
@@ -281,7 +281,7 @@ def _draw_dot(place: tuple[float, float], radius: float, kind: str) -> Markup:
 
 
 def _draw_end(row: Line, end: tuple[float, float], height: float) -> list[Markup]:
-    """Write a line's number and name at its right end; a phone shows the number alone."""
+    """Write a line's number and name at its right end; a phone shows only the number."""
     short = row.name[: _MAX_NAME_LENGTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
     name = row.name if len(row.name) <= _MAX_NAME_LENGTH else short
     text = build_element(
@@ -297,7 +297,7 @@ def _draw_end(row: Line, end: tuple[float, float], height: float) -> list[Markup
 
 
 def _move_apart(places: Sequence[tuple[float, float]]) -> list[float]:
-    """Move labels that would lie on each other up or down: (share of the width, y) to new y."""
+    """Move labels that overlap up or down: (share of the width, y) to new y."""
     order = sorted(range(len(places)), key=lambda n: places[n][1])
     heights = [place[1] for place in places]
     for _ in range(_SETTLING):
@@ -318,10 +318,10 @@ def _build_label(text: str, x: str, y: float, kind: str) -> Markup:
 
 
 def draw_capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> Markup:
-    """Draw the requests that fit for each length of context, both by doublings.
+    """Draw the requests that fit for each length of context, both on axes of doublings.
 
-    `context` and `requests` are what the plan serves: a ring, above the line where not all of
-    them can be so long at the same time.
+    `context` and `requests` of the plan are a ring. It is above the line if not all requests can
+    have that length at the same time.
     """
     shown = [*points, (context, requests)]
     left, right = (math.log2(pick(c for c, _ in shown)) for pick in (min, max))

@@ -26,14 +26,14 @@ _KINDS = {
     "recording": "recorded output of the machine, not probed live",
     "spec": "a spec sheet: what was promised, nothing was measured",
     "made": "made up for a test",
-    "suggested": "made from the catalogue: nobody has offered it",
+    "suggested": "made from the catalogue: no vendor has offered it",
 }
 
 
 def build_document(targets: Sequence[CheckedTarget], load: Load | None = None) -> Check:
-    """Put targets together; `ok` is false where any has a blocker. Their names become unique.
+    """Build the document of targets; `ok` is false if one has a blocker. Names become unique.
 
-    `load` is the one that they were judged for.
+    `load` is the load that they were judged for.
     """
     named: list[CheckedTarget] = []
     taken: set[str] = set()
@@ -61,7 +61,7 @@ def build_target(
     known: MachinePrices,
     load: Load | None = None,
 ) -> CheckedTarget:
-    """Judge one target. The plan is the planner's own, its findings included."""
+    """Build the entry of one target. The plan is the planner's own, with its findings."""
     curve = curves.read_curve(plan["throughput"])
     serves = not filter_severity(plan, "blocker")
     sizing = demand.size_plan(plan, load, serves=serves) if load else None
@@ -85,7 +85,7 @@ def build_target(
 
 
 def add_measurements(target: CheckedTarget, found: Mapping[str, Any] | None) -> CheckedTarget:
-    """Add what was measured on the machine and what that did to its prediction, if anything was."""
+    """Add the machine's measurements and their effect on its prediction, if there are any."""
     if found is None:
         return target
     what, _, value = measured.describe_measurements(found).partition(": ")
@@ -94,7 +94,7 @@ def add_measurements(target: CheckedTarget, found: Mapping[str, Any] | None) -> 
 
 
 def _list_origins(facts: Facts) -> list[Assumption]:
-    """Say where the facts are from, and which of them the catalogue filled in."""
+    """Describe the source of the facts, and the facts that the catalogue filled in."""
     origin = facts.get("origin")
     rows = []
     if origin and origin.get("kind"):
@@ -102,7 +102,7 @@ def _list_origins(facts: Facts) -> list[Assumption]:
         rows.append(_build_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
-        # What the sheet itself says is no assumption; like parts are listed once.
+        # Values of the sheet itself are no assumptions; equal parts are listed once.
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
     rows += [

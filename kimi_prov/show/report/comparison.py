@@ -1,4 +1,4 @@
-"""The table that sets targets side by side."""
+"""The table that compares targets side by side."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Row = tuple[str, list[Cell]]
 
 
 def build_table(targets: Sequence[Target]) -> list[_Row]:
-    """Set the targets side by side: a label, and a cell for each; the best of a row is marked."""
+    """Return rows of a label and a cell for each target; the best cell of a row is marked."""
     return [
         *_list_machines(targets),
         *_list_speeds(targets),
@@ -59,7 +59,7 @@ def _build_marked_row(
     values: Sequence[float | None],
     pick: Callable[..., float],
 ) -> _Row:
-    """Mark the best of those that serve."""
+    """Return a row with the best of the targets that serve marked."""
     mine = [
         None if get_status(target) == "blocked" else value
         for target, value in zip(targets, values, strict=True)
@@ -68,7 +68,7 @@ def _build_marked_row(
 
 
 def _list_machines(targets: Sequence[Target]) -> list[_Row]:
-    """Give the verdict, what the machines are, and what they serve."""
+    """Return the rows of verdict, machine and model."""
     models = [target["plan"]["model"] for target in targets]
     together = [_build_row("Hosts that serve together", map(hosts.describe_link, targets))]
     caches = [count_cache_tokens(target) for target in targets]
@@ -91,7 +91,7 @@ def _list_machines(targets: Sequence[Target]) -> list[_Row]:
 
 
 def _list_speeds(targets: Sequence[Target]) -> list[_Row]:
-    """Give the speeds and times, as far as they are estimated."""
+    """Return the rows of estimated speeds and times."""
     speeds = [target["plan"]["throughput"] for target in targets]
 
     def figures(
@@ -117,7 +117,7 @@ def _list_speeds(targets: Sequence[Target]) -> list[_Row]:
 
 
 def _list_needs(targets: Sequence[Target]) -> list[_Row]:
-    """Give the memory, disk and power that it takes."""
+    """Return the rows of needed memory, disk and power."""
     power = [target["cost"]["power_kw"] for target in targets]
     return [
         _build_row("Host memory needed", map(_describe_ram, targets)),
@@ -128,7 +128,7 @@ def _list_needs(targets: Sequence[Target]) -> list[_Row]:
 
 
 def _list_costs(targets: Sequence[Target]) -> list[_Row]:
-    """Give the price, and what an hour, the years and a million tokens cost."""
+    """Return the rows of price, and costs of an hour, the years and a million tokens."""
     costs = [target["cost"] for target in targets]
     hours = [cost["usd_per_hour"] for cost in costs]
     totals = [cost["years"]["usd"] for cost in costs]
@@ -147,13 +147,13 @@ def _list_costs(targets: Sequence[Target]) -> list[_Row]:
 
 
 def describe_machine(target: Target) -> str:
-    """Name processors, memory and GPUs in a line."""
+    """Describe processors, memory and GPUs in a line."""
     parts = (describe_processor(target), f"{describe_memory(target)} of memory")
     return f"{'; '.join(parts)}; GPUs: {describe_gpus(target)}"
 
 
 def describe_memory(target: Target) -> str:
-    """Give the memory of the machine, of each where there are several."""
+    """Describe the memory of the machine, or of each of several hosts."""
     found = format_bytes((target["facts"].get("memory") or {}).get("total_bytes"))
     return (
         f"{hosts.count_target_hosts(target)} x {found}"
@@ -163,7 +163,7 @@ def describe_memory(target: Target) -> str:
 
 
 def describe_processor(target: Target) -> str:
-    """Name the processors, of each host where there are several."""
+    """Describe the processors, or those of each of several hosts."""
     cpu = target["facts"].get("cpu") or {}
     name = clean(cpu.get("catalogue_name") or cpu.get("model") or UNKNOWN)
     cores = f", {cpu['cores']} cores" if cpu.get("cores") else ""
@@ -174,7 +174,7 @@ def describe_processor(target: Target) -> str:
 
 
 def describe_gpus(target: Target) -> str:
-    """Name the GPUs with their number: "8 x H200 SXM", of two hosts "2 x 8 H200 SXM"."""
+    """Describe the GPUs with their number: "8 x H200 SXM", of two hosts "2 x 8 H200 SXM"."""
     counted: dict[str, int] = {}
     for gpu in target["facts"].get("gpus") or ():
         name = clean(get_gpu_name(gpu) or UNKNOWN)

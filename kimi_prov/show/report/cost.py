@@ -1,8 +1,8 @@
-"""What a machine costs by the hour and by the token, and where an API would be cheaper.
+"""Costs of a machine by the hour and by the token, and where an API would be cheaper.
 
 All money is in US dollars. A token of cost is an output token together with the input tokens that
-come with it; how many those are is an assumption, and every assumption is listed with its source.
-What has no price stays unknown.
+come with it; their number is an assumption, and every assumption is listed with its source. A part
+without a price stays unknown.
 
 Decides: the break-even of a purchase.
 Held by: tests/unit/show/report/test_cost.py, tests/unit/planner/test_curve.py.
@@ -39,7 +39,7 @@ _FREE_OF_INTEREST = "no interest, nothing left at the end"
 
 @dataclass(frozen=True)
 class Use:
-    """How the machine is paid for and used; None takes the catalogue's assumption.
+    """How the machine is paid for and used; None means the catalogue's assumption.
 
     `utilisation` is the share of all hours in which it works at the planned number of requests,
     `power_price` is in dollars a kWh.
@@ -52,7 +52,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Rate:
-    """A figure with its source; the unit stands where it is used."""
+    """A figure with its source; its unit depends on its use."""
 
     value: float
     source: str
@@ -60,7 +60,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Api:
-    """What somebody else asks, in dollars per million tokens. `model` is the catalogue's name."""
+    """An API's price, in dollars per million tokens. `model` is the catalogue's name."""
 
     name: str
     model: str | None
@@ -71,11 +71,11 @@ class Api:
 
 @dataclass(frozen=True)
 class MachinePrices:
-    """What the catalogue knows about one machine's money and power.
+    """The catalogue's figures of one machine's money and power.
 
     `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
     `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `assumed` the
-    figures that nobody gave: amortise, utilisation, electricity, input_per_output, idle_power.
+    assumed figures: amortise, utilisation, electricity, input_per_output, idle_power.
     """
 
     assumed: Mapping[str, Rate]
@@ -85,7 +85,7 @@ class MachinePrices:
     usual_gpu_price: tuple[float, float, str] | None = None
 
     def of_hosts(self, many: int) -> MachinePrices:
-        """Give money and power of several equal machines."""
+        """Return money and power of several equal machines."""
         if many == 1:
             return self
 
@@ -103,7 +103,7 @@ class MachinePrices:
 
 @dataclass
 class _Notes:
-    """What stands beside the figures: assumptions, and what stays unknown."""
+    """Assumptions and unknown parts of the figures."""
 
     known: MachinePrices
     rows: list[Assumption] = field(default_factory=list)
@@ -123,13 +123,13 @@ class _Notes:
         self.add(f"API price of {api.name}", prices, api.source)
 
     def chosen(self, name: str, given: float | None) -> Rate:
-        """Give what the command line has, else the catalogue's assumption."""
+        """Return the value of the command line, else the catalogue's assumption."""
         return self.known.assumed[name] if given is None else Rate(given, "given by the reader")
 
 
 @dataclass(frozen=True)
 class _Hour:
-    """What an hour costs, in dollars: `fixed` in any case, `work` in proportion to the use."""
+    """The cost of an hour in dollars: `fixed` in any case, `work` in proportion to the use."""
 
     fixed: float
     work: float = 0.0
@@ -146,11 +146,11 @@ def compute_cost(
     load: Load | None = None,
     daily: float | None = None,
 ) -> tuple[Cost, list[Assumption]]:
-    """Return the cost of one target, and every assumption that went into it with its source.
+    """Return the cost of one target, and every assumption in it with its source.
 
-    A load tells how many tokens are put in for each that comes out, and `daily` is the use that
-    its tokens a day make; else both are assumed. A use that `use` names goes before either.
-    Facts, prices and the plan's power are of one host; the cost is of all that serve together.
+    A load gives the input tokens for each output token, and `daily` is the use of its tokens a
+    day; without a load both are assumed. A use in `use` is preferred to both.
+    Facts, prices and the plan's power are of one host; the cost is of all hosts together.
     """
     own = plan.get("power")
     if own:
@@ -199,7 +199,7 @@ def compute_cost(
 
 
 def _scale_price(price: PriceFacts, many: int, notes: _Notes) -> PriceFacts:
-    """Give the price of all hosts, of which each costs the same."""
+    """Return the price of all hosts, each of which costs the same."""
     each = {"purchase_usd": price.get("purchase_usd"), "hourly_usd": price.get("hourly_usd")}
     amounts = {key: amount for key, amount in each.items() if amount}
     if many == 1 or not amounts:
@@ -213,7 +213,7 @@ def _scale_price(price: PriceFacts, many: int, notes: _Notes) -> PriceFacts:
 def _compute_hour(
     price: Mapping[str, Any], use: Use, utilisation: float, notes: _Notes
 ) -> tuple[_Hour | None, dict[str, Any]]:
-    """Give the cost of an hour and its parts; a part that is not known is null and named."""
+    """Return the cost of an hour and its parts; an unknown part is null and named."""
     purchase, rent = price.get("purchase_usd"), price.get("hourly_usd")
     known = notes.known
     quoted = price.get("quoted")
@@ -258,7 +258,7 @@ def _compute_hour(
 
 
 def _format_amounts(quoted: QuotedPrice) -> str:
-    """Write what was quoted in its own currency."""
+    """Write the quoted amounts in their own currency."""
     amounts = ((quoted.get("purchase"), ""), (quoted.get("hourly"), " an hour"))
     return " and ".join(
         f"{quoted['currency']} {amount:,.2f}{end}" for amount, end in amounts if amount is not None
@@ -278,7 +278,7 @@ def _add_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
 
 
 def _compute_rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
-    """Output tokens a second at full load, when the same machine has to read the input too."""
+    """Return output tokens a second at full load, with the time to read the input."""
     if not speed["aggregate_tok_s"]["expected"]:
         notes.unknown.append("speed: the plan has no estimate for this machine")
         return curves.make_unknown()
@@ -296,7 +296,7 @@ def _compute_rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
 
 
 def _compute_points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
-    """Give requests at once and output tokens a second of each row of the curve."""
+    """Return requests at once and output tokens a second of each row of the curve."""
     found = [
         (int(row["concurrency"]), compute_output_rate(row, inputs, "expected")) for row in curve
     ]
@@ -311,7 +311,7 @@ def _compute_load_cost(
     use: float,
     worths: Sequence[float],
 ) -> CostByLoad:
-    """Give the cost with so many requests at once, those that run, and the API's beside it."""
+    """Return the cost with so many requests at once, those that run, and the API's price."""
     row = curves.find_row(curve, many)
     speeds = curves.compute_cases(lambda case: row and compute_output_rate(row, inputs, case))
     worth = worths[0] if worths else None
@@ -328,7 +328,7 @@ def _compute_load_cost(
 
 
 def _compute_costs(hour: _Hour | None, rate: Range, use: float) -> Range:
-    """Dollars for a million output tokens; the low cost is that of the high speed."""
+    """Return dollars for a million output tokens; a high speed gives the low cost."""
 
     def price(case: curves.Case) -> float | None:
         speed = rate[curves.OPPOSITE[case]]
@@ -342,12 +342,12 @@ def _compute_per_million(hour: _Hour, speed: float, use: float) -> float:
 
 
 def compute_usd_per_million(usd_hour: float, tok_s: float) -> float:
-    """Return dollars for a million output tokens, of which so many come each second."""
+    """Return dollars for a million output tokens at `tok_s` tokens a second."""
     return usd_hour * _MILLION / (tok_s * 3600)
 
 
 def _compute_api_worth(api: Api, inputs: float) -> float:
-    """Give what an API asks for a million output tokens with the input that comes with them."""
+    """Return an API's price of a million output tokens with their input."""
     return api.output_usd + inputs * api.input_usd
 
 
@@ -359,7 +359,7 @@ def _compute_break_even(
     inputs: float,
     api: Api,
 ) -> dict[str, Any]:
-    """Say from which use on the machine is cheaper than the API.
+    """Return the use from which the machine is cheaper than the API.
 
     That is for the planned number of requests at once, and `at_best` for the best number.
     """
@@ -379,7 +379,7 @@ def _compute_years(hour: _Hour | None, use: float, years: float) -> float | None
 def _compute_best(
     hour: _Hour | None, points: Sequence[tuple[int, float]], use: float, worth: float
 ) -> dict[str, Any] | None:
-    """Say the same for the number of requests at once that makes a token cheapest."""
+    """Return the same for the number of requests at once with the cheapest token."""
     if not points:
         return None
     many, speed = max(points, key=lambda point: (point[1], -point[0]))
@@ -387,10 +387,10 @@ def _compute_best(
 
 
 def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) -> dict[str, Any]:
-    """Compare what an hour costs with what its tokens are worth.
+    """Compare the cost of an hour with the worth of its tokens.
 
-    `utilisation` is null where no use is enough; `usd_per_hour_at_most` is what the machine may
-    cost an hour at the stated use: known also where its price is not.
+    `utilisation` is null where no use is enough; `usd_per_hour_at_most` is the most that the
+    machine may cost an hour at the stated use: it is known without a price too.
     """
     document: dict[str, Any] = {
         "usd_per_hour_at_most": None,
@@ -417,7 +417,7 @@ def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) 
 def _compute_use_costs(
     hour: _Hour | None, rate: Range, worths: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Give the cost of a million output tokens as use grows, beside the model's own API."""
+    """Return the cost of a million output tokens by use, beside the model's own API."""
     speed = rate["expected"]
     if hour is None or not speed:
         return []
@@ -433,10 +433,10 @@ def _compute_use_costs(
 
 
 def _sort_apis(model: str, apis: Sequence[Api]) -> list[Api]:
-    """Put the prices of the model itself first; then those of others, the cheapest first."""
+    """Sort prices: those of the model itself first, then others, the cheapest first."""
     return sorted(apis, key=lambda api: (api.model != model, api.output_usd + api.input_usd))
 
 
 def round_figure(value: float | None) -> float | None:
-    """Keep what is shown at most: figures beyond that would claim a precision."""
+    """Round to the digits that are shown: more would claim a false precision."""
     return None if value is None else float(f"{value:.5g}")

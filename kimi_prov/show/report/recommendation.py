@@ -1,9 +1,9 @@
-"""The answer of a check: which target to take, and in which order the others follow, and why.
+"""The answer of a check: which target to take, the order of the others, and the reasons.
 
-Those that serve the model come first. With a load they stand by what it costs an hour to carry it,
-without one by what a million tokens cost. Who asks for requests at once and no limit between tokens
-wants answers that a person can follow, so pace goes before cost there. A target without a price
-counts with the rent that is usual for its GPUs, and says so; one without either follows.
+Targets that serve the model come first. With a load they are sorted by the cost of an hour of it,
+without one by the cost of a million tokens. A load with requests at once but no limit between
+tokens means people who read along: there pace comes before cost. A target without a price counts
+with the usual rent of its GPUs, which its text says; a target without either comes last.
 
 Decides: which target a check recommends.
 Held by: tests/unit/show/report/test_answer.py.
@@ -39,7 +39,7 @@ _PACE_WORDS = {
 
 
 def build_answer(targets: Sequence[Target], load: Load | None) -> Answer:
-    """Give the document's `answer`."""
+    """Return the document's `answer`."""
     entries = [_build_entry(target, load) for target in targets]
     speeds = {t["name"]: _find_best_speed(t) for t in targets}
     ranking = sorted(entries, key=lambda entry: _rank(entry, load, speeds[entry["target"]]))
@@ -91,7 +91,7 @@ def _read_count(
 
 
 def _estimate_cost(target: Target, hour: float | None) -> Range:
-    """Dollars for a million output tokens under the load; as planned where there is none."""
+    """Return dollars for a million output tokens under the load, or as planned without one."""
     found, sizing = target["cost"], target["sizing"]
     row: Any = target["plan"]["throughput"]
     if sizing is not None:
@@ -141,7 +141,7 @@ def _list_exceeded_limits(sizing: Mapping[str, Any], load: Load) -> list[str]:
 
 
 def _list_missing_tokens(target: Target, load: Load) -> list[str]:
-    """Say how many tokens a day the requests in flight give at most, where more were asked for."""
+    """Return the most tokens a day of the requests in flight, if the load needs more."""
     sizing = target["sizing"]
     if sizing is None or sizing["bound_by"] != "tokens_per_day" or load.users is None:
         return []
@@ -166,7 +166,7 @@ def _find_best_speed(target: Target) -> float:
 
 
 def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, ...]:
-    """Give what a target is sorted by: the smaller, the better."""
+    """Return a target's key for sorting: the smaller, the better."""
     pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
     if load is not None and not _is_paced(load):
         pace = 0
@@ -180,14 +180,14 @@ def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, 
 
 
 def _is_paced(load: Load) -> bool:
-    """Whether the load is of people who wait and who named no limit between tokens."""
+    """Whether people wait for the load's answers and it has no limit between tokens."""
     return load.users is not None and load.tpot_ms is None
 
 
 def _explain_place(
     entry: RankedTarget, load: Load | None, place: int | None, targets: Sequence[Target]
 ) -> str:
-    """Say in a sentence why a target stands where it stands."""
+    """Return a sentence that explains a target's place in the order."""
     if not entry["serves"]:
         return f"It cannot serve the model as it stands: {entry['lacks'][0]}."
     if load is not None and entry["machines"] is None:
@@ -231,7 +231,7 @@ def _write_sentence(
     load: Load | None,
     targets: Sequence[Target],
 ) -> str:
-    """Say which target to take, or that none will do."""
+    """Return a sentence that says which target to take, or that none is suitable."""
     models = clean(" and ".join(dict.fromkeys(t["plan"]["model"]["name"] for t in targets)))
     if best is None:
         return _explain_no_answer(ranking, load, models)
@@ -268,7 +268,7 @@ def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, model
 
 
 def describe_load(load: Load) -> str:
-    """Say a load in words."""
+    """Describe a load in words."""
     parts = []
     if load.users is not None:
         parts.append(f"{load.users:,} request{'s' * (load.users != 1)} at once")

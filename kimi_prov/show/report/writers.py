@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def find_writer(form: str) -> Callable[[Check], str]:
-    """Return what writes a check document as text, markdown or html; only that one is imported."""
+    """Return the writer of a check document as text, markdown or html; import only that one."""
     if form == "html":
         from kimi_prov.show.report import html  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a host does now, as lines: its engines, GPUs and memory, and what hung last.
+"""A host's present activity as lines: its engines, GPUs and memory, and the last hang.
 
 Decides: what `status` samples of this moment (its text).
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def format_lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
-    """Write what a host's document says of this moment; an earlier version says nothing.
+    """Write the activity in a host's document; an earlier version has none.
 
-    `known`: without what the machine cannot tell.
+    `known`: leave out what the machine cannot report.
     """
     found = host.get("now")
     told = _format_now(found, known=known) if found else []
@@ -42,7 +42,7 @@ def _format_now(found: NowStatus, *, known: bool) -> list[str]:
             "  memory moves", f"{read / 1e9:.1f} GB/s read, {write / 1e9:.1f} GB/s written"
         )
     elif not known:
-        told += format_entry("  memory moves", f"not told: {found['memory_problem']}")
+        told += format_entry("  memory moves", f"not known: {found['memory_problem']}")
     share = found["amx_busy_share"]
     if share is not None:
         told += format_entry("  AMX", f"busy in {_format_share(share)} of all cycles")
@@ -55,7 +55,7 @@ def _format_engine(engine: EngineNow) -> str:
     at_proxy = engine["requests_at_proxy"]
     asked = f"; {at_proxy} at the proxy" if at_proxy is not None else ""
     if not engine["answers"]:
-        return f"tells nothing of itself{asked}"
+        return f"has no metrics{asked}"
     speeds = [
         f"{speed:g} tokens/s {what}"
         for speed, what in ((engine["decode_tok_s"], "out"), (engine["prefill_tok_s"], "in"))
@@ -94,7 +94,7 @@ def _format_gpu(gpu: GpuNow) -> str:
 
 
 def format_brief(host: Mapping[str, Any]) -> str:
-    """Write what a host does now in one line, for a log or a pipe."""
+    """Write a host's activity in one line, for a log or a pipe."""
     found = host.get("now") or {}
     parts = [
         str(host["detail"]),
@@ -110,7 +110,7 @@ def format_brief(host: Mapping[str, Any]) -> str:
 
 
 def format_watchdog(found: WatchdogStatus | None) -> list[str]:
-    """Write whether a hang would be seen, and the last one; nothing for an earlier version."""
+    """Write whether the watchdog runs, and the last hang; nothing for an earlier version."""
     if not found:
         return []
     if not found["enabled"]:

@@ -1,4 +1,4 @@
-"""What `backup` and `restore` did, as text."""
+"""The documents of `backup` and `restore` as text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def format_backup(document: Backup) -> str:
-    """Write for each host where its archive is, and what it holds."""
+    """Write for each host the path of its archive, and what it holds."""
     return format_hosts(document, partial(_format_host, "written to", "holds"))
 
 
 def format_restore(document: Backup) -> str:
-    """Write what a host has now, and from where."""
+    """Write for each host what was restored, and from which archive."""
     return format_hosts(document, partial(_format_host, "restored from", "put back"))
 
 
@@ -45,11 +45,11 @@ def _describe_content(host: BackedUpHost) -> str:
     parts += [f"certificate {certificate[:16]}" if certificate else "no certificate"]
     parts += ["the ACME account"] if host["acme_account"] else []
     parts += [f"{host['history']} entries of the history"] if host["history"] else []
-    parts += [f"of the page {describe_web_ui(page)}"] if page else []
+    parts += [f"of the web UI {describe_web_ui(page)}"] if page else []
     return "; ".join(parts)
 
 
 def describe_web_ui(found: WebUiCounts | WebUiContents) -> str:
-    """Count what the archive of a web UI holds."""
+    """Write the counts of a web UI's archive."""
     uploads = format_file_count(found["uploads"])
     return f"{found['accounts']} accounts, {found['chats']} chats, {uploads}"

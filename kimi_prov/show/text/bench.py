@@ -37,7 +37,7 @@ _MORE_HEAD = (
 
 
 def format_text(document: Mapping[str, Any]) -> str:
-    """Write the bench document: for each host what was measured, predicted, and last time."""
+    """Write the bench document: each host's measurements, predictions, and last bench."""
     return format_hosts(document, _format_host, _describe_subject)
 
 
@@ -99,7 +99,7 @@ def _format_request(serve: Mapping[str, Any]) -> list[str]:
 
 
 def _format_more(serve: Mapping[str, Any]) -> list[str]:
-    """Say what the first table has no room for: tokens apart, the engine, power, the rounds."""
+    """Write what the first table has no room for: times of tokens, engine, power, rounds."""
     rows = [_format_meanwhile(level) for level in serve["levels"]]
     lines = []
     if any(cell != "-" for row in rows for cell in row[1:]):
@@ -152,7 +152,7 @@ def _format_meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _name_load(level: Mapping[str, Any]) -> str:
-    """Name a load in a narrow column: how many at once, or how many a second."""
+    """Return the name of a load for a narrow column: requests at once, or a second."""
     return (
         str(level.get("name") or level["concurrency"]).removesuffix(" at once").replace(", ", " ")
     )
@@ -167,7 +167,7 @@ def _format_or_dash(value: float | None, form: str) -> str:
 
 
 def _format_unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say once why something is not known of a load."""
+    """Write once why figures of a load are not known."""
     lines = []
     for label, key in (("engine's counts", "engine"), ("power", "power")):
         reasons = [(level.get(key) or {}).get("reason") for level in levels]

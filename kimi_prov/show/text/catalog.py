@@ -1,4 +1,4 @@
-"""Rows of the catalogue as tables, or as all that is known of one name."""
+"""Rows of the catalogue as tables, or one name's rows in full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kimi_prov.show.text.tables import break_line
 from kimi_prov.show.text.tables import format_table as table_lines
 
 Document = dict[str, Any]
-# Beside name and day.
+# Columns beside name and day.
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "models": ("confidence", "native_format", "context", "released"),
     "drafts": ("confidence", "repo", "models", "least"),
@@ -43,7 +43,7 @@ _INDENT = "  "
 
 
 def format_text(document: Document, width: int | None = None) -> str:
-    """Lay rows out as tables, or one name's rows with all that is known of them.
+    """Write rows as tables, or one name's rows in full.
 
     `width`: columns of a terminal; without one, each row and each entry is one line.
     """
@@ -98,5 +98,5 @@ def _format_value(value: Any) -> str:  # noqa: ANN401
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(_format_value(part) for part in value if part is not None)
-    # A site's own rows may hold anything: no second line of theirs passes for one of ours.
+    # A site's own rows may hold anything: a second line in a value must not look like another row.
     return clean_text.clean_row(value)

@@ -1,4 +1,4 @@
-"""What `clean` found and removed, as text."""
+"""The document of `clean` as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def format_text(document: Clean) -> str:
-    """Write for each host what goes, how much it frees, and what can still be put back."""
+    """Write for each host what is removed, how much it frees, and which rollbacks stay possible."""
     return format_hosts(document, _format_host, _describe_sum)
 
 

@@ -1,4 +1,4 @@
-"""What clients of served models need, as text. The key is in none of it."""
+"""What clients of served models need, as text, without the key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def format_server(document: Mapping[str, Any], url: str) -> str:
 
 
 def format_cluster(document: Mapping[str, Any]) -> str:
-    """Write what a client of a cluster needs; the key itself is never written."""
+    """Write what a client of a cluster needs, without the key."""
     url, name = document["base_url"], clean_text.clean_line(document["model"])
     certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
     through = f" through {document['login']}" if document["login"] else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def format_text(document: Mapping[str, Any]) -> str:
-    """Write for each host what was recognised, then where the bundle is."""
+    """Write for each host the findings, then the path of the bundle."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
         lines += wrap(f"{name}: {host['detail']}", "", "  ")

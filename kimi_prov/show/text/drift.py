@@ -21,7 +21,7 @@ _PLACES = {
 
 
 def format_text(document: Drift) -> str:
-    """Write the document: for each host what differs, and what would be planned otherwise."""
+    """Write the document: for each host the differences, and the changes of today's plan."""
     return format_hosts(document, _format_host)
 
 
@@ -68,13 +68,13 @@ def _format_difference(row: Difference) -> list[str]:
     }
     lines = format_entry(row["id"].partition(".")[2], row["title"], _WIDTH)
     for label, told in rows.items():
-        # What somebody is to paste is not broken within a word.
+        # Commands to paste are not broken within a word.
         lines += format_entry(label, told, _WIDTH, whole=True) if told else []
     return lines
 
 
 def _format_plan_changes(host: DriftOfHost) -> list[str]:
-    """Tell what `apply` would decide otherwise: no drift, and set apart from it."""
+    """Write what `apply` would change today, which is no drift."""
     rows, unknown = host["would_change"], host["would_change_unknown"]
     if rows is None:
         told = f"what `apply` would do today is not known: {unknown}" if unknown else ""

@@ -1,4 +1,4 @@
-"""Findings as text: title and id, what was found, what is needed, and the fix."""
+"""Findings as text: title and id, observed, required, and the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLUMN = len("needs:")
 
 
 def format_findings(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write findings as plans and reports have them, in 80 columns."""
+    """Write findings for plans and reports, in 80 columns."""
     lines: list[str] = []
     for row in rows:
         lines += wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
@@ -25,7 +25,7 @@ def format_findings(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def format_wrapped(row: Mapping[str, Any]) -> str:
-    """Write one finding as messages of a command have it, in 80 columns."""
+    """Write one finding for a command's messages, in 80 columns."""
     lines = wrap(f"{row['severity']}: {row['title']} ({row['id']})", "", "  ")
     for label, text in _list_parts(row, "needs"):
         if text:
@@ -34,12 +34,12 @@ def format_wrapped(row: Mapping[str, Any]) -> str:
 
 
 def format_reason(row: Mapping[str, Any]) -> list[str]:
-    """Write one finding as the reason of a failure, each part on a line, however long."""
+    """Write one finding as the reason of a failure, each part on one line of any length."""
     parts = [f"  {label}: {text}" for label, text in _list_parts(row, "needs") if text]
     return [f"  why: {row.get('title')} ({row.get('id')})", *parts]
 
 
 def _list_parts(row: Mapping[str, Any], needs: str) -> Iterator[tuple[str, Any]]:
-    """Label what was found, what is needed and the fix. `needs`: the label of the second."""
+    """Yield observed, required and fix with labels. `needs`: the label of the second."""
     for label, key in (("found", "observed"), (needs, "required"), ("fix", "fix")):
         yield label, row.get(key)

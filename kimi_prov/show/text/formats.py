@@ -1,4 +1,4 @@
-"""Numbers, money, times and text as every form of the report writes them."""
+"""Format numbers, money, times and text for all forms of the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Span:
-    """A range with its expected value; all None where it is not known."""
+    """A range with its expected value; all None if unknown."""
 
     low: float | None
     expected: float | None
@@ -37,7 +37,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell of a table says, and whether it is the best among its like."""
+    """The text of a cell of a table, and whether it is the best of its row or column."""
 
     text: str
     best: bool = False
@@ -48,7 +48,7 @@ def mark_best(
     values: Sequence[float | None] = (),
     pick: Callable[[Iterable[float]], float] | None = None,
 ) -> list[Cell]:
-    """Give cells, the best one marked by `pick` (min or max) where values differ.
+    """Return cells with the best one, chosen by `pick` (min or max), marked if values differ.
 
     A value of None takes no part.
     """
@@ -60,20 +60,20 @@ def mark_best(
 
 
 def clean(value: object) -> str:
-    """Give text from a stranger's quote or facts clean and on one line, a list with commas."""
+    """Return foreign text clean and on one line, a list with commas."""
     if isinstance(value, (list, tuple)):
         value = ", ".join(str(item) for item in value)
     return clean_text.clean_line(value)
 
 
 def format_sentence(value: object) -> str:
-    """Give clean text that ends as a sentence does."""
+    """Return clean text that ends with a full stop."""
     text = clean(value)
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
 def format_figure(value: float | None) -> str:
-    """Give a number with three significant figures, thousands set apart."""
+    """Write a number with three significant figures and thousands separators."""
     if value is None:
         return UNKNOWN
     if value == 0:
@@ -87,14 +87,14 @@ def format_figure(value: float | None) -> str:
 
 
 def format_money(value: float | None) -> str:
-    """Give dollars: cents below a hundred, whole dollars above."""
+    """Write dollars: cents below a hundred, whole dollars above."""
     if value is None:
         return UNKNOWN
     return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
 
 
 def format_short_money(value: float | None) -> str:
-    """Give dollars in at most six characters or so: thousands and millions by their letter."""
+    """Write dollars in about six characters at most, with k and M."""
     if value is None:
         return UNKNOWN
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
@@ -104,7 +104,7 @@ def format_short_money(value: float | None) -> str:
 
 
 def format_rounded_duration(seconds: float | None) -> str:
-    """Give an estimated time: tenths below ten seconds, whole minutes above two minutes."""
+    """Write an estimated time: tenths below ten seconds, whole minutes above two minutes."""
     if seconds is None:
         return UNKNOWN
     if seconds < 10:
@@ -113,27 +113,27 @@ def format_rounded_duration(seconds: float | None) -> str:
 
 
 def format_years(value: float) -> str:
-    """Give a number of years."""
+    """Write a number of years."""
     return f"{value:g} year{'s' * (value != 1)}"
 
 
 def format_share(value: float) -> str:
-    """Give a share as a percentage that stays honest near nothing."""
+    """Write a share as a percentage, with more digits near 0."""
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
 
 
 def format_utc(seconds: float) -> str:
-    """Give a time of so many seconds since 1970."""
+    """Write a time given in seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def describe_engine(engine: Mapping[str, object], built: str = "") -> str:
-    """Name an engine by its name, version and variant. `built`: what is said of the variant."""
+    """Write an engine's name, version and variant. `built`: the words before the variant."""
     return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
 
 
 def describe_uptime(seconds: float | None) -> str:
-    """Say for how long something is up; nothing where that is not known."""
+    """Write the time for which something is up; "" if unknown."""
     return "" if seconds is None else f" for {format_duration(seconds)}"
 
 
@@ -143,7 +143,7 @@ def read_span(values: Range | Mapping[str, float | None]) -> Span:
 
 
 def format_duration_range(found: Span) -> str:
-    """Give a range of times."""
+    """Write a range of times."""
     if found.expected is None or found.low is None or found.high is None:
         return format_rounded_duration(found.expected)
     low, high = format_rounded_duration(found.low), format_rounded_duration(found.high)
@@ -151,7 +151,7 @@ def format_duration_range(found: Span) -> str:
 
 
 def format_money_range(found: Span) -> str:
-    """Give a range of dollars."""
+    """Write a range of dollars."""
     if found.expected is None:
         return UNKNOWN
     if found.low is None or found.high is None:

@@ -40,7 +40,7 @@ def format_text(document: History) -> str:
 
 
 def format_newest(document: History) -> str:
-    """Write for each host the newest entry alone."""
+    """Write for each host only the newest entry."""
     return format_hosts(document, partial(_format_host, first=-1))
 
 

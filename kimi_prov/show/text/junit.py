@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def format_text(document: Verify) -> str:
     """Write a suite for each host and a case for each check.
 
-    What was not run is `skipped`, neither failed nor passed. Characters that XML does not take are
-    written out as text, as in every report.
+    A check that did not run is `skipped`. Characters that XML does not allow are spelt out, as in
+    every report.
     """
     root = ElementTree.Element("testsuites", name="kimi-prov verify")
     for name, host in document["hosts"].items():

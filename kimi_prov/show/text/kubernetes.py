@@ -1,4 +1,4 @@
-"""What the commands on a Kubernetes folder tell, as text."""
+"""The documents of commands on a Kubernetes folder, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def format_changes(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool) -> str:
-    """Write what an apply changes. Rows: object, what becomes of it, values that differ."""
+    """Write the changes of an apply. Rows: object, its change, values that differ."""
     lines = []
     for name, verdict, values in rows:
         if verdict != "unchanged":
@@ -27,7 +27,7 @@ def format_changes(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool
 
 
 def format_served(urls: Sequence[str], model: str, path: str) -> str:
-    """Write where a model is served, after an apply or a start."""
+    """Write the URLs of a model, after an apply or a start."""
     lines = [line for url in urls for line in format_entry("served at", url)]
     lines += format_entry("model", model)
     lines += format_entry("reach it from here", f"kimi-prov connect {path}")

@@ -45,9 +45,9 @@ def format_head(name: str, text: str) -> list[str]:
 
 
 def format_entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> list[str]:
-    """Wrap one labelled entry; further lines stand under the first. `width`: of the label.
+    """Wrap one labelled entry; further lines are aligned with the first. `width`: of the label.
 
-    `whole`: a word that is longer than a line, such as a path, is not broken.
+    `whole`: a word longer than a line, such as a path, is not broken.
     """
     text = clean_text.clean_line(text)
     first, *rest = textwrap.wrap(
@@ -58,6 +58,6 @@ def format_entry(label: str, text: str, width: int = LABEL, *, whole: bool = Fal
 
 
 def format_stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
-    """Write what is a stand-in in a host's document. `width`: of the label."""
+    """Write the stand-ins of a host's document. `width`: of the label."""
     told = host.get("stand_ins") or []
     return [line for text in told for line in format_entry("stand-in", text, width)]

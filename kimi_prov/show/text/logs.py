@@ -1,4 +1,4 @@
-"""Lines of many machines' journals as one, by their time: the order, the screen and the forms.
+"""Merge the journals of many machines by time: the order, the screen and the forms.
 
 Decides: the order and form of `logs`.
 Applied by: playbooks/logs.yml.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Format
 
 SCHEMA = "kimi-prov/logs/v1"
-# syslog's: what is at least a warning, an error.
+# syslog's priorities: at least a warning, at least an error.
 _ERROR, _WARNING = 3, 4
 _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
 _NARROWEST = 40
@@ -37,7 +37,7 @@ _NARROWEST = 40
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """One line of one machine; `order` keeps those of one time as the machine wrote them."""
+    """One line of one machine; `order` is its position among lines of the same time."""
 
     time_us: int
     host: str
@@ -46,10 +46,10 @@ class Line:
 
 
 class Timeline:
-    """Puts lines of several machines into one order without waiting for the slowest.
+    """Sorts lines of several machines by time without waiting for the slowest.
 
-    A line is held for `hold_s` seconds after it came, the first ones for `first_s`: those of a
-    machine that answers within that time stand where they belong, and later ones where they come.
+    A line is held for `hold_s` seconds after it arrived, the first ones for `first_s`: lines that
+    arrive within that time are in order, later ones are written when they arrive.
     """
 
     def __init__(self, hold_s: float, first_s: float) -> None:
@@ -59,14 +59,14 @@ class Timeline:
         self._started: float | None = None
 
     def add(self, host: str, entries: Iterable[LogEntry], now: float) -> None:
-        """Take lines that came at `now`."""
+        """Add lines that arrived at `now`."""
         for entry in entries:
             self._count += 1
             self._held.append((now, Line(entry.time_us, host, self._count, entry)))
             self._started = now if self._started is None else self._started
 
     def due(self, now: float) -> list[Line]:
-        """Return the lines that were held long enough, in the order of their times."""
+        """Return the lines that were held long enough, sorted by time."""
         if self._started is None or now - self._started < self._first_s:
             return []
         ready = [line for came, line in self._held if now - came >= self._hold_s]
@@ -74,7 +74,7 @@ class Timeline:
         return sorted(ready)
 
     def rest(self) -> list[Line]:
-        """Return all that is still held."""
+        """Return all lines that are still held."""
         held, self._held = self._held, []
         return sorted(line for _, line in held)
 
@@ -92,9 +92,9 @@ def build_document(line: Line) -> dict[str, object]:
 
 
 def format_line(line: Line, *, width: int | None = None, colour: bool = False) -> str:
-    """Write a line for people: time of this computer, host, unit, message.
+    """Write a line as text: local time, host, unit, message.
 
-    `width`: columns of a terminal, where what is longer goes on set in; None for one line.
+    `width`: columns of a terminal, in which a long line is wrapped; None for one line.
     """
     at = _get_time(line).astimezone().strftime("%m-%d %H:%M:%S")
     host, unit = (
@@ -122,9 +122,9 @@ def _get_time(line: Line) -> datetime:
 
 
 class LogScreen:
-    """Hands lines to `write` as they come; what goes wrong goes to standard error.
+    """Passes lines to `write` in order; errors go to standard error.
 
-    `terminal`: they are for a person, in columns; `colour` needs one.
+    `terminal`: wrap the lines for a person; `colour` needs a terminal.
     """
 
     def __init__(
@@ -140,21 +140,21 @@ class LogScreen:
         self._terminal, self._colour = terminal, terminal and colour
 
     def start(self, title: str) -> None:
-        """Say nothing: the lines are the answer."""
+        """Write no title: the lines are the answer."""
 
     def event(self, event: Event) -> None:
-        """Tell at once of a host that will not answer, while others are followed."""
+        """Report at once a host that will not answer, while others are followed."""
         if isinstance(event, TaskFinished) and event.status in {"unreachable", "failed"}:
             say(clean_text.clean_row(f"{event.host}: no lines come from it any more"))
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Take a host's lines, or tell what it says of itself."""
+        """Add a host's lines, or write its message."""
         self._timeline.add(update.host, update.entries, time.monotonic())
         if update.line:
             say(clean_text.clean_row(f"{update.host}: {update.line}"))
 
     def tick(self) -> None:
-        """Write what was held long enough."""
+        """Write the lines that were held long enough."""
         self._write(self._timeline.due(time.monotonic()))
 
     def say(self, line: str) -> None:
@@ -162,7 +162,7 @@ class LogScreen:
         say(line)
 
     def stop(self) -> None:
-        """Write all that is left."""
+        """Write the remaining lines."""
         self._write(self._timeline.rest())
 
     def _write(self, lines: list[Line]) -> None:
@@ -177,13 +177,13 @@ class LogScreen:
 
 
 def write_lines(lines: str) -> None:
-    """Write lines that are clean, with colours of ours perhaps, at once."""
+    """Write clean lines, which may hold our own colours, at once."""
     sys.stdout.write(lines)
     sys.stdout.flush()
 
 
 def has_colours() -> bool:
-    """Whether standard output is a terminal that takes colours, and nobody wants none."""
+    """Whether standard output is a terminal with colours, and NO_COLOR is not set."""
     term = os.environ.get("TERM", "dumb")
     return (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and term not in {"dumb", "unknown"}

@@ -24,7 +24,7 @@ _LABEL = 14
 
 
 def format_plan(document: MachinePlan) -> str:
-    """Describe one host's plan: every decision with its reason, then the findings."""
+    """Write one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
     warm = document["warm"]
@@ -103,7 +103,7 @@ def _describe_engine(engine: EnginePlan) -> str:
 
 
 def _describe_near_nodes(instance: InstancePlan) -> str | None:
-    """Say which GPUs work and which NUMA node each is near."""
+    """Describe the GPUs in use and the NUMA node that each is near."""
     gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
     if not gpus:
         return None
@@ -114,7 +114,7 @@ def _describe_near_nodes(instance: InstancePlan) -> str | None:
 
 
 def _describe_group(group: GroupPlan | None) -> list[tuple[str, str]]:
-    """Name the hosts that serve the model together, and which of them this one is."""
+    """Describe the hosts that serve the model together, and this host's place among them."""
     if group is None:
         return []
     hosts = [f"{row['host']} ({row['address'] or 'address unknown'})" for row in group["members"]]
@@ -129,7 +129,7 @@ def _describe_group(group: GroupPlan | None) -> list[tuple[str, str]]:
 
 
 def _describe_port(proxy: ProxyPlan) -> list[tuple[str, str]]:
-    """Say at which port who may ask; nobody where no engine is asked."""
+    """Describe the port and its networks; a rank of a group has no port."""
     if not proxy["backends"]:
         return [("port", "none: the group is reached at its head")]
     networks = ", ".join(proxy["allowed_networks"]) or "the machine itself alone"
@@ -159,7 +159,7 @@ def _describe_memory(memory: MemoryPlan) -> str:
 
 
 def _describe_parallel(found: ParallelPlan, instances: int) -> str | None:
-    """Name the ways in which the model is shared out, where there is more than one part."""
+    """Describe how the model is split, if it has more than one part."""
     ways = [
         f"{name.replace('_', ' ')} {found[name]}"
         for name in ("tensor", "pipeline", "data", "decode_context")
@@ -183,7 +183,7 @@ def _describe_speed(found: ThroughputPlan) -> str:
 
 
 def _describe_skipped(rows: Iterable[SkippedTuning]) -> list[str]:
-    """Name what was left alone, together where the reason is the same."""
+    """Describe what was left unchanged, together where the reason is the same."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row["reason"], []).append(row["what"])

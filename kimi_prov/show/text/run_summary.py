@@ -1,4 +1,4 @@
-"""The end of a run in words: failures without Ansible noise, and where the time went."""
+"""The end of a run as text: failures in plain sentences, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _BLOCKER = "blocker"
 
 
 def format_failures(found: Sequence[Failure], log: Path) -> str:
-    """Write each failure: where, why, what to do; and once where the whole log is."""
+    """Write each failure: host, reason, fix; and once the path of the log."""
     blocks = [_format_failure(failure) for failure in _merge_failures(found)]
     return "\n".join([*blocks, f"  log: {log}"]) if blocks else ""
 
 
 def _merge_failures(found: Sequence[Failure]) -> list[Failure]:
-    """Keep one failure for each reason of a host, however many tasks met it."""
+    """Keep one failure for each reason of a host, also where several tasks had it."""
     kept: dict[tuple[str, str], Failure] = {}
     for failure in found:
         kept.setdefault((failure.host, failure.cause), failure)
@@ -59,7 +59,7 @@ def _format_failure(failure: Failure) -> str:
 
 
 def format_findings(found: Sequence[HostFinding]) -> str:
-    """Write what plugins found while the run went on, by host; what is as it should be is not."""
+    """Write the findings of plugins by host, without those of severity ok."""
     return "\n".join(
         clean_text.clean_row(line)
         for row in found
@@ -69,7 +69,7 @@ def format_findings(found: Sequence[HostFinding]) -> str:
 
 
 def format_times(outcome: Outcome) -> str:
-    """Write a small table: for each host what each phase took, longest runs of phases in order."""
+    """Write a table: for each host the time of each phase, in their order."""
     hosts = list(dict.fromkeys(phase.host for phase in outcome.phases.values()))
     by_host = {host: [p for p in outcome.phases.values() if p.host == host] for host in hosts}
     lines: list[str] = []
@@ -92,7 +92,7 @@ def _format_phase(phase: PhaseTime, wall: float) -> str:
 
 
 def _describe_endpoint(plan: MachinePlan, address: str) -> str:
-    """Return the URL at which clients find the API, or who has it."""
+    """Return the API's URL for clients, or the host that has it."""
     if not groups.serves_clients(plan):
         return (
             f"that of {groups.get_head(plan)}, the head of group {groups.get_group(plan)['name']}"
@@ -106,13 +106,13 @@ def _build_url(address: str, port: int) -> str:
 
 
 def format_served(plan: MachinePlan, host: str, address: str, stand_ins: Sequence[str]) -> str:
-    """Write what a host serves now, and what in that is a stand-in."""
+    """Write what a host serves now, and its stand-ins."""
     engine, model, web = plan["engine"], plan["model"], plan.get("web")
     about = f"{model['name']}, {format_bytes(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
         f"    endpoint  {_describe_endpoint(plan, address)}",
-        *([f"    page      {_build_url(address, web['port'])}/"] if web else []),
+        *([f"    web UI    {_build_url(address, web['port'])}/"] if web else []),
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {describe_engine(engine)}",
     ]
@@ -124,7 +124,7 @@ def format_served(plan: MachinePlan, host: str, address: str, stand_ins: Sequenc
 
 
 def format_counts(outcome: Outcome) -> str:
-    """Write how many tasks changed something, by host."""
+    """Write the number of tasks that changed something, by host."""
     hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)
     each = ", ".join(

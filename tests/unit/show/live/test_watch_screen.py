@@ -81,7 +81,7 @@ def test_the_picture_has_80_columns_and_says_what_is_bad() -> None:
 def test_an_engine_that_tells_nothing_is_told_so() -> None:
     silent = {**ENGINE, "answers": False}
     text = " ".join(format_host("node1", "12:00:00", document(engines=[silent])))
-    assert "tells nothing of itself" in text
+    assert "has no metrics" in text
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 10), (20, 3), (1, 1)])

@@ -88,7 +88,7 @@ def test_an_interpreter_that_was_brought_is_a_component_of_the_environment() -> 
     row = valid(one)[f"interpreter:{'ab' * 32}"]
     assert (row["name"], row["version"]) == ("cpython", "3.12.16")
     assert f"interpreter:{'ab' * 32}" in below(sbom.build_document([one]), "machine:one")
-    assert "cpython 3.12.16, brought" in sbom.format_text([one])
+    assert "cpython 3.12.16, bundled" in sbom.format_text([one])
     assert "cpython" not in sbom.format_text([machine("one", SMALL)])
 
 
