@@ -12,12 +12,12 @@ from kimi_prov.catalog.versions import parse_version
 
 @dataclass(frozen=True)
 class BrokenCombination(Row):
-    """A combination that is known not to work. What a row leaves out does not matter to it.
+    """A combination that is known not to work. A value that a row leaves out does not matter.
 
-    Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well,
-    and so are so many stages, copies of attention and hosts; `flags` are all present (a name, or
-    `name=value`), none of `avoided_by` is. `leaves_out`: flags that a plan takes out of the
-    inventory's, because the engine serves as well without them.
+    It holds for versions from `since` on and before `before`; `tensor_parallel_above` ranks or
+    fewer work, and so do so many stages, copies of attention and hosts; all of `flags` (a name, or
+    `name=value`) are set, and none of `avoided_by`. `leaves_out`: flags that a plan removes from
+    the inventory's, because the engine serves as well without them.
     """
 
     id: str
@@ -45,7 +45,7 @@ class BrokenCombination(Row):
 
 @dataclass(frozen=True)
 class Combination:
-    """What is to run together; `flags` as written, `--name` or `--name=value`."""
+    """A combination to check; `flags` as written, `--name` or `--name=value`."""
 
     engine: str
     variant: str
@@ -61,7 +61,7 @@ class Combination:
 
 
 def match_combination(row: BrokenCombination, combination: Combination) -> bool:
-    """Whether a combination is the one that the row is about."""
+    """Whether the row applies to a combination."""
     if row.engine != combination.engine:
         return False
     flags = {*combination.flags, *(flag.split("=", 1)[0] for flag in combination.flags)}

@@ -13,8 +13,8 @@ from kimi_prov.catalog.currency import Row
 class CloudMachine(Row):
     """A machine's type by the cloud's own name.
 
-    `cpu` and `gpu` are names of the catalogue, `accelerator` is SkyPilot's word for the GPU.
-    `quota_spot` and `quota_on_demand` name the cloud's quotas, `quota` how much of them it takes.
+    `cpu` and `gpu` are names of the catalogue, `accelerator` is SkyPilot's name of the GPU.
+    `quota_spot` and `quota_on_demand` name the cloud's quotas, `quota` is the amount it takes.
     """
 
     name: str
@@ -36,7 +36,7 @@ class CloudMachine(Row):
     ABOVE_ZERO: ClassVar[tuple[str, ...]] = ("sockets", "cores", "memory_gb", "gpus", "quota")
 
     def sheet(self, disk_gb: int) -> dict[str, object]:
-        """Return it as a spec sheet, with one disk for what it keeps."""
+        """Return the machine as a spec sheet with one disk."""
         return {
             "schema": "kimi-prov/spec/v1",
             "name": self.name,

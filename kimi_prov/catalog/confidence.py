@@ -1,4 +1,4 @@
-"""How sure a row of the catalogue is of its source."""
+"""The confidence of a row of the catalogue in its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a row of the catalogue was last checked, and whether what it names can be had."""
+"""When a row of the catalogue was last checked, and whether its subject is available."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Status = Literal["announced", "available", "end-of-life"]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What every row of the catalogue says of itself beside its source.
+    """The fields of every row of the catalogue beside its source.
 
-    `checked`: the day on which its figures were last held against the source, or written down where
-    they are recalled; a file's own `checked` stands for the rows that name none. `status`:
-    "announced" is sold or served by nobody yet, "end-of-life" by nobody any more.
+    `checked`: the day on which its figures were last compared with the source, or written down if
+    they are recalled; a file's own `checked` is the default of its rows. `status`: "announced" is
+    not yet sold or served, "end-of-life" no longer.
     """
 
     checked: Day | None = None
@@ -40,5 +40,5 @@ class _Sourced(Protocol):
 
 
 def format_dated_source(row: _Sourced) -> str:
-    """Return a row's source with the day on which it was last checked, for what a reader trusts."""
+    """Return a row's source with the day on which it was last checked."""
     return f"{row.source}; checked {row.checked}" if row.checked else row.source

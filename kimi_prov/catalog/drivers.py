@@ -26,7 +26,7 @@ class Cuda(Row):
 
 @dataclass(frozen=True)
 class DriverRule(Row):
-    """A rule about drivers, in words, with the branch it asks for where it asks for one."""
+    """A rule about drivers, in words, with the branch that it needs, if any."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ class DriverRule(Row):
 
 @dataclass(frozen=True)
 class DriverPackages(Row):
-    """Package names that bring a driver branch on a distribution; `{branch}` stands for it."""
+    """Packages of a driver branch on a distribution; `{branch}` stands for the branch."""
 
     name: str
     packages: tuple[str, ...]
@@ -48,7 +48,7 @@ class DriverPackages(Row):
 
 @dataclass(frozen=True)
 class DriverRelease(Row):
-    """The version of a driver branch that is installed where nobody names another."""
+    """The version of a driver branch that is installed by default."""
 
     name: str
     version: PathName
@@ -58,7 +58,7 @@ class DriverRelease(Row):
 
 @dataclass(frozen=True)
 class Repository(Row):
-    """NVIDIA's package repository for a distribution, and what its packages are called there.
+    """NVIDIA's package repository for a distribution, and the names of its packages.
 
     `{branch}` stands for the branch; `a|b` for the first of them that has the version: names have
     lost and kept their branch differently. `fabric` is for machines with switches, `imex` for those
@@ -82,7 +82,7 @@ class Repository(Row):
 
 @dataclass(frozen=True)
 class TorchBuild(Row):
-    """Which torch and CUDA a range of engine versions brings."""
+    """The torch and CUDA of a range of engine versions."""
 
     name: str
     engine: str
@@ -106,16 +106,16 @@ class Drivers:
     repositories: tuple[Repository, ...] = ()
 
     def branch_for(self, cuda: str) -> int | None:
-        """Driver branch that a CUDA version was made for; None where it is not known."""
+        """Return the driver branch that a CUDA version was made for; None if unknown."""
         row = next((row for row in self.cuda if row.name == cuda), None)
         return next(iter(parse_version(row.driver)), None) if row else None
 
     def release(self, branch: int) -> str | None:
-        """Version of a branch to install; None where the catalogue pins none."""
+        """Return the version of a branch to install; None where the catalogue pins none."""
         row = next((row for row in self.releases if row.name == str(branch)), None)
         return row.version if row else None
 
     def repository(self, system: str | None, version: str | None) -> Repository | None:
-        """NVIDIA's repository for a distribution's release; None where there is none."""
+        """Return NVIDIA's repository for a distribution's release; None without one."""
         target = (system, version)
         return next((row for row in self.repositories if (row.id, row.version) == target), None)

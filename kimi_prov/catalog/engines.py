@@ -11,7 +11,7 @@ from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 @dataclass(frozen=True)
 class Plugin:
-    """A package of this project inside an engine's environment, and the formats it adds."""
+    """A package of this project inside an engine's environment, and the formats that it adds."""
 
     name: PathName
     version: PathName
@@ -23,13 +23,13 @@ class Plugin:
 
     @property
     def lock_name(self) -> str:
-        """File name of the lock of what it brings."""
+        """Name of the plugin's lock file."""
         return f"{self.name}-{self.version}.txt"
 
 
 @dataclass(frozen=True)
 class Engine(Row):
-    """One version of an engine, what it needs and what it takes. Sizes in bytes.
+    """One version of an engine, its requirements and its sizes in bytes.
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
     each GPU, `gpu_graphs_bytes` of that what CUDA graphs take where the engine sets it aside before
@@ -73,11 +73,11 @@ class Engine(Row):
     note: str | None = None
 
     def built_for(self, capability: str | None) -> bool:
-        """Whether it has machine code for a GPU; yes where one of the two is not known."""
+        """Whether it has machine code for a GPU; true if one of the two is unknown."""
         known = self.compute_capabilities
         return not known or capability is None or capability in known
 
     def lock_name(self, python: str) -> str:
-        """File name of the lock for a Python such as "3.11"."""
+        """Return the name of the lock file for a Python such as "3.11"."""
         tag = "cp" + python.replace(".", "")
         return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"

@@ -1,4 +1,4 @@
-"""What versions of engines make of their flags. Units stand in the names; None is unknown."""
+"""How versions of engines treat their flags. Units are in the names; None is unknown."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Verdict = Literal["accepted", "deprecated", "rejected", "fails"]
 
 @dataclass(frozen=True)
 class Flag(Row):
-    """What versions of an engine make of a flag, or of one value of it.
+    """How versions of an engine treat a flag, or one value of it.
 
-    `becomes`: the flag that a plan puts in its place where it is not taken, "nothing" where the
-    job is done without one; None where a person has to decide.
+    `becomes`: the flag that replaces it in a plan if it is not accepted, "nothing" if none is
+    needed; None if a person has to decide.
     """
 
     engine: str
@@ -33,7 +33,7 @@ class Flag(Row):
 
 @dataclass(frozen=True)
 class FlagSet(Row):
-    """Flags that every one of these versions of an engine accepts."""
+    """Flags that all of these versions of an engine accept."""
 
     engine: str
     name: str

@@ -1,4 +1,4 @@
-"""Layouts of one model over several hosts that somebody published. Units stand in the names."""
+"""Published layouts of one model over several hosts. Units are in the names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class GroupRecipe(Row):
     """A layout over `hosts` with `gpus` GPUs each, by ranks, stages and copies of attention.
 
-    `ran`: its source says that it answered; else it was only written down. `single_tok_s` and the
-    like are what the source measured, in tokens a second. `separate`: prompts are computed by
-    other hosts than answers are.
+    `ran`: its source says that it answered; else it was only described. `single_tok_s` and
+    similar fields are the source's measurements, in tokens a second. `separate`: other hosts
+    compute prompts than answers.
     """
 
     id: str
@@ -47,7 +47,7 @@ class GroupRecipe(Row):
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """What is to run over `hosts`: sizes over all of them; `gpu` by the catalogue's name."""
+    """The layout of a plan over `hosts`: sizes over all of them; `gpu` by the catalogue's name."""
 
     model: str
     weights_format: str
@@ -66,22 +66,22 @@ class GroupLayout:
 
 
 def format_sizes(row: GroupLayout | GroupRecipe) -> str:
-    """Write sizes in short, those that are 1 left out: "TP8 PP2"."""
+    """Write sizes in short, without those of 1: "TP8 PP2"."""
     named = (("TP", row.tensor), ("PP", row.pipeline), ("DP", row.data))
     words = [f"{name}{size}" for name, size in named if size > 1]
     return " ".join([*(words or ["TP1"]), *(["EP"] if row.expert else [])])
 
 
 def find_proven(rows: Iterable[GroupRecipe], layout: GroupLayout) -> tuple[GroupRecipe, ...]:
-    """Return the rows whose source says that just this answered."""
+    """Return the rows whose source says that exactly this layout answered."""
     return tuple(row for row in rows if row.ran and _is_same_model(row, layout))
 
 
 def find_nearest(rows: Iterable[GroupRecipe], layout: GroupLayout) -> GroupRecipe | None:
-    """Return the row that has most in common with what is to run; None where none is near.
+    """Return the row most similar to a layout; None where none is similar.
 
-    Layout and number of hosts weigh most, then model, GPU and format. A layout that only stands in
-    a configuration comes after those that ran.
+    Layout and number of hosts weigh most, then model, GPU and format. A layout that was only
+    described comes after those that ran.
     """
 
     def score(row: GroupRecipe) -> tuple[int, bool]:

@@ -15,11 +15,11 @@ Vector = Literal["avx2", "avx512", "amx", "arm"]
 class Cpu(Row):
     """A processor, figures for one socket.
 
-    `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` what a
-    streaming test read; `kernel_bandwidth_gb_s` what an expert kernel drew; `links_gb_s` what the
-    links of few chiplets let through (51 GB/s each on Zen 2 and 3, 58 on Zen 4).
+    `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` is from
+    a streaming test; `kernel_bandwidth_gb_s` from an expert kernel; `links_gb_s` is the limit of
+    the links of few chiplets (51 GB/s each on Zen 2 and 3, 58 on Zen 4).
     `memory_mt_s_max` is for MRDIMM or validated platforms. `nodes_per_socket`: NUMA nodes as
-    delivered, `numa_choices` what the firmware can be set to.
+    delivered, `numa_choices`: the firmware's other settings.
     """
 
     name: str
@@ -123,5 +123,5 @@ class Gpu(Row):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory as its driver shows it; as sold, in GiB, where that is not known."""
+        """Memory as its driver shows it, or as sold, in GiB, if that is unknown."""
         return self.memory_mib << 20 if self.memory_mib else self.memory_gb << 30

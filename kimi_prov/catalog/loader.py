@@ -1,4 +1,4 @@
-"""The catalogue: everything known beforehand, each kind read when it is first asked for."""
+"""The catalogue: each kind of rows is read when it is first used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OVERLAY = "KIMI_PROV_CATALOG"
 
 
 class Catalogue:
-    """Everything known beforehand, with a site's rows laid over ours."""
+    """The catalogue's rows, with a site's rows over ours."""
 
     def __init__(self, overlay: Path | None = None) -> None:
         self.overlay = overlay
@@ -115,7 +115,7 @@ class Catalogue:
 
     @cached_property
     def pythons(self) -> tuple[Interpreter, ...]:
-        """Interpreters that are brought where the distribution's does not do; the last first."""
+        """Bundled interpreters for distributions whose own does not fit; the newest first."""
         return self._rows("pythons", Interpreter, ("version", "build", "arch"))
 
     @cached_property
@@ -125,7 +125,7 @@ class Catalogue:
 
     @cached_property
     def web(self) -> tuple[WebUi, ...]:
-        """Pages to talk to the model; the last is installed."""
+        """Web UIs to talk to the model; the last is installed."""
         return self._rows("web", WebUi, ("name", "variant", "version"))
 
     @cached_property
@@ -142,7 +142,7 @@ class Catalogue:
 
     @cached_property
     def prices(self) -> Prices:
-        """What APIs, hours, GPUs and power cost."""
+        """Prices of APIs, hours, GPUs and power."""
         return Prices(
             api=self._files.rows("prices", "api", ApiPrice, ("name",)),
             gpu_hour=self._files.rows("prices", "gpu_hour", GpuHour, ("name",)),
@@ -159,7 +159,7 @@ class Catalogue:
 
     @cached_property
     def groups(self) -> tuple[GroupRecipe, ...]:
-        """Layouts over several hosts that somebody published."""
+        """Published layouts over several hosts."""
         return self._rows("groups", GroupRecipe, ("id",))
 
     @cached_property
@@ -175,7 +175,7 @@ class Catalogue:
         return self.lock_path(name).read_text(encoding="utf-8")
 
     def lock_path(self, name: str) -> Path:
-        """Return where a lock file lies: a site's own stands for ours of that name."""
+        """Return the path of a lock file; a site's own replaces ours of that name."""
         return self._lock_files.get(name, LOCKS / name)
 
     @cached_property
@@ -184,7 +184,7 @@ class Catalogue:
         return {path.name: path for folder in folders for path in folder.glob("*.txt")}
 
     def model(self, name: str) -> Model:
-        """Find a model by name, alias or repository; refuses others with the nearest names."""
+        """Find a model by name, alias or repository. Raises UserError with the nearest names."""
         key = name.strip().lower().rsplit("/", 1)[-1]
         match = self._model_names.get(key)
         if match is None:
@@ -192,7 +192,7 @@ class Catalogue:
         return match
 
     def draft(self, name: str) -> Draft:
-        """Find a draft model by name or repository; refuses others with the nearest names."""
+        """Find a draft model by name or repository. Raises UserError with the nearest names."""
         key = name.strip().lower().rsplit("/", 1)[-1]
         match = index_rows(self.drafts, lambda row: (row.name,)).get(key)
         if match is None:
@@ -202,7 +202,7 @@ class Catalogue:
         return match
 
     def format(self, name: str) -> Format:
-        """Find a weight format by name or alias; refuses others with the nearest names."""
+        """Find a weight format by name or alias. Raises UserError with the nearest names."""
         key = name.strip().lower()
         match = self._format_names.get(key)
         if match is None:
@@ -212,21 +212,21 @@ class Catalogue:
         return match
 
     def cpu(self, name: str) -> Cpu:
-        """Find a processor by any of its names; refuses others with the nearest names."""
+        """Find a processor by any of its names. Raises UserError with the nearest names."""
         row = self.find_cpu(name)
         if row is None:
             raise self.unknown_cpu(name)
         return row
 
     def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
-        """Find a GPU by any of its names; refuses others with the nearest names."""
+        """Find a GPU by any of its names. Raises UserError with the nearest names."""
         row = self.find_gpu(name, memory_bytes)
         if row is None:
             raise self.unknown_gpu(name)
         return row
 
     def server(self, name: str) -> Server:
-        """Find a server by name or alias; refuses others with the nearest names."""
+        """Find a server by name or alias. Raises UserError with the nearest names."""
         match = index_rows(
             self.servers, lambda row: [normalize_name(n) for n in (row.name, *row.aliases)]
         )
@@ -237,23 +237,23 @@ class Catalogue:
         return row
 
     def unknown_cpu(self, name: str) -> UserError:
-        """Return the refusal of a processor that is not known."""
+        """Return the error for an unknown processor."""
         known = {row.name: row.aliases for row in self.cpus}
         return refuse_unknown_part("CPU", name, known, "cpus")
 
     def unknown_gpu(self, name: str) -> UserError:
-        """Return the refusal of a GPU that is not known."""
+        """Return the error for an unknown GPU."""
         known = {row.name: (*row.aliases, *row.machine_names) for row in self.gpus}
         return refuse_unknown_part("GPU", name, known, "gpus")
 
     def find_cpu(self, name: str) -> Cpu | None:
-        """Find a processor by a name as people or /proc/cpuinfo have it, or None."""
+        """Find a processor by its name in use or in /proc/cpuinfo; None if unknown."""
         return self._cpu_names.get(normalize_name(name))
 
     def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
-        """Find a GPU by a name as people or its driver have it; None where none is known.
+        """Find a GPU by its name in use or its driver's; None if unknown.
 
-        Memory tells apart GPUs that have one name.
+        Memory distinguishes GPUs of the same name.
         """
         hits = self._gpu_names.get(normalize_name(name))
         if memory_bytes is None or not hits:
@@ -261,18 +261,18 @@ class Catalogue:
         return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
 
     def engine(self, name: str, variant: str, version: str | None = None) -> Engine | None:
-        """Find an engine's default version, or the one asked for; None where there is none."""
+        """Find an engine's default version, or the given one; None without one."""
         rows = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
         return next((e for e in rows if version in (None, e.version)), None)
 
     def system(self, name: str, version: str) -> System | None:
-        """Find an operating system; None where it is not known."""
+        """Find an operating system; None if unknown."""
         return next((s for s in self.systems if (s.id, s.version) == (name, version)), None)
 
     def flag(self, engine: str, version: str, flag: str, value: str | None = None) -> FlagState:
-        """Tell what a version of an engine makes of a flag.
+        """Return how a version of an engine treats a flag.
 
-        Between two versions that were looked at and agree, the answer is theirs; else "unknown".
+        Between two checked versions that agree, it is their answer; else "unknown".
         """
         name = "--" + flag.lstrip("-").split("=", 1)[0].replace("_", "-")
         rows = [row for row in self.flags if (row.engine, row.flag) == (engine, name)]
@@ -289,7 +289,7 @@ class Catalogue:
         return FlagState(name, "unknown")
 
     def broken_with(self, combination: Combination) -> tuple[BrokenCombination, ...]:
-        """Return the broken combinations that this one is."""
+        """Return the broken combinations that match this one."""
         return tuple(row for row in self.broken if match_combination(row, combination))
 
     @cached_property
@@ -322,8 +322,8 @@ class Catalogue:
 def load_catalogue(overlay: Path | None = None) -> Catalogue:
     """Return the catalogue, with the rows of `overlay` (or of KIMI_PROV_CATALOG) over ours.
 
-    Reading happens when a kind is first asked for; a row that is not whole raises UserError naming
-    file, line and key.
+    A kind is read when it is first used; an invalid row raises UserError naming file, line and
+    key.
     """
     named = os.environ.get(OVERLAY)
     return _load(overlay or (Path(named) if named else None))

@@ -1,4 +1,4 @@
-"""Counts a model's parameters and bytes from its dimensions and the formats' bytes."""
+"""Count a model's parameters and bytes from its dimensions and the formats' bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def count_attention_params(a: Architecture) -> int:
 def count_int8_params(a: Architecture) -> int:
     """Count the weights that this project's kernel can hold in int8.
 
-    Attention without what MLA takes apart (kv_b_proj), shared experts, dense layers and the head.
+    They are attention without kv_b_proj, which MLA splits, shared experts, dense layers, the head.
     """
     taken_apart = 0
     if a.attention != "gqa":
@@ -51,7 +51,7 @@ def count_int8_params(a: Architecture) -> int:
 def count_other_params(a: Architecture) -> int:
     """Count routers, shared experts, dense layers, norms, embeddings and head.
 
-    Where the catalogue gives a model's total, what its dimensions do not explain is in here too.
+    If the catalogue has a model's total, parameters beyond its dimensions are included.
     """
     if a.params_total is not None:
         return a.params_total - count_routed_params(a) - count_attention_params(a)
@@ -62,15 +62,15 @@ def count_other_params(a: Architecture) -> int:
 
 
 def count_total_params(a: Architecture) -> int:
-    """Count all weights of the language model; a vision tower stands apart."""
+    """Count all weights of the language model, without a vision tower."""
     return count_routed_params(a) + count_attention_params(a) + count_other_params(a)
 
 
 def count_checkpoint_bytes(a: Architecture, weights_format: str) -> int:
     """Return the bytes of a checkpoint's tensors in a format; headers (0.1 %) are not counted.
 
-    int4 and mxfp4 pack the routed experts alone, nvfp4 shared experts and dense layers too; fp8
-    nearly everything but router and embeddings.
+    int4 and mxfp4 pack only the routed experts, nvfp4 also shared experts and dense layers; fp8
+    packs nearly everything but router and embeddings.
     """
     per_weight = _count_expert_weight_bytes(weights_format)
     total, packed = count_total_params(a), count_routed_params(a)
@@ -137,8 +137,8 @@ def count_dense_bytes(a: Architecture, weights_format: str) -> int:
 def count_kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16, ranks: int = 1) -> int:
     """Return the cache bytes of one token on one of `ranks` tensor-parallel ranks.
 
-    MLA keeps one latent for all heads, on every rank; grouped heads are shared out. A sparse
-    indexer keeps its own bytes beside.
+    MLA keeps one latent for all heads, on every rank; grouped heads are split over ranks. A sparse
+    indexer keeps further bytes of its own.
     """
     layers = a.layers if a.kv_layers is None else a.kv_layers
     if a.attention == "gqa":

@@ -78,7 +78,7 @@ class Gguf:
 
 @dataclass(frozen=True)
 class EngineVersion:
-    """Versions of an engine that serve a model: the least that was seen to, the one recommended."""
+    """Versions of an engine that serve a model: the oldest known one, and the recommended one."""
 
     engine: str
     least: str
@@ -88,7 +88,7 @@ class EngineVersion:
 
 @dataclass(frozen=True)
 class Usage:
-    """How a model's makers recommend to ask it; None where they say nothing.
+    """Settings of requests that a model's makers recommend; None without a recommendation.
 
     `thinking`: "optional" where a request turns it off, by `thinking: false` for the chat template.
     """
@@ -102,15 +102,15 @@ class Usage:
     system_prompt: str | None = None
 
     def temperature(self, *, thinks: bool) -> float | None:
-        """Return what is recommended for an answer with or without thinking."""
+        """Return the recommended temperature for an answer with or without thinking."""
         return self.thinking_temperature if thinks else self.instant_temperature
 
 
 @dataclass(frozen=True)
 class Model(Row):
-    """A model that can be asked for. `other_bytes`: tokenizer and other small files.
+    """A model that can be served. `other_bytes`: tokenizer and other small files.
 
-    `formats` names what the model is published in, its own first. `cross_check`: here to hold the
+    `formats` names the published formats, its own first. `cross_check`: only to compare the
     arithmetic against other observations, not to be provisioned. `trained_on`: a synthetic model
     that was trained on the questions it is asked; its answers prove nothing else.
     """
@@ -141,16 +141,16 @@ class Model(Row):
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether this project made its weights: nothing of it says how real ones fare."""
+        """Whether this project made its weights, which prove nothing about real ones."""
         return self.random_weights or self.trained_on is not None
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Formats in which somebody publishes it, its own first."""
+        """Published formats, its own first."""
         return tuple(dict.fromkeys([self.native_format, *(row.format for row in self.published)]))
 
     def versions(self, engine: str) -> EngineVersion | None:
-        """Versions of an engine that serve it; None where nothing is known."""
+        """Versions of an engine that serve it; None if unknown."""
         return next((row for row in self.engine_versions if row.engine == engine), None)
 
 
@@ -158,7 +158,7 @@ class Model(Row):
 class Draft(Row):
     """A small model that guesses tokens for a large one to verify (speculative decoding).
 
-    `models` names whom it was trained for. `kv_values`: values of the cache for one token;
+    `models` names the models it was trained for. `kv_values`: values of the cache for one token;
     `kv_split`: ranks share them out, where an MLA draft keeps them whole on every rank. `least`:
     the first version of vLLM that loads it.
     """
@@ -182,7 +182,7 @@ class Format(Row):
 
     `kind`: "checkpoint" is how files are published, "resident" how kt-kernel keeps experts in
     memory, "gguf" a file for llama.cpp. `rest_bytes` is for all that is not a routed expert.
-    `isa`: each inner list is a set of instructions of which the whole is needed; one set suffices.
+    `isa`: each inner list is a set of needed instructions; one of the sets suffices.
     """
 
     name: str

@@ -11,7 +11,7 @@ from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run
 from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName, TextPattern
 
-# The usual base of the builds' URLs, which a mirror stands in for.
+# The usual base of the builds' URLs, which a mirror replaces.
 BASE_URL = "https://github.com/astral-sh/python-build-standalone/releases/download"
 
 _Version = Annotated[
@@ -32,7 +32,7 @@ class Interpreter(Row):
     """A build of CPython by python-build-standalone. Sizes in bytes.
 
     `build`: the release of python-build-standalone. `glibc`: the oldest that it runs on.
-    `bytes`: of the archive. `installed_bytes`: of what is in it.
+    `bytes`: of the archive. `installed_bytes`: of its content.
     """
 
     version: _Version
@@ -48,12 +48,12 @@ class Interpreter(Row):
 
     @property
     def minor(self) -> str:
-        """Version as locks have it, such as "3.12"."""
+        """Minor version as in locks, such as "3.12"."""
         return self.version.rpartition(".")[0]
 
     @property
     def key(self) -> str:
-        """What uv calls it, which is the name of its directory as well."""
+        """Name of the interpreter in uv, and of its directory."""
         return f"cpython-{self.version}-linux-{self.arch}-gnu"
 
     @property
@@ -63,11 +63,11 @@ class Interpreter(Row):
 
     @property
     def name(self) -> str:
-        """Name of the directory that it is kept in: another build, or other bytes, is another."""
+        """Name of its directory on the machine, which differs for each build and its bytes."""
         return f"{self.version}-{self.build}-{self.sha256[:12]}"
 
     def mirrored(self, mirror: str | None) -> str:
-        """Return its URL at a mirror, which has the builds as their usual place has them."""
+        """Return its URL at a mirror, whose paths are those of the usual base."""
         if mirror is None or not self.url.startswith(f"{BASE_URL}/"):
             return self.url
         return mirror.rstrip("/") + self.url.removeprefix(BASE_URL)

@@ -1,4 +1,4 @@
-"""Reads the catalogue's files, lays a site's rows over ours, and refuses what is not whole.
+"""Read the catalogue's files, put a site's rows over ours, and refuse invalid rows.
 
 Files are parsed once, fast. Only a fault makes a second pass, which finds its line.
 """
@@ -37,18 +37,18 @@ _MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Location:
-    """Where something stands: a file, and the keys and numbers that lead to it."""
+    """The location of a value: a file, and the path of keys and numbers in it."""
 
     file: Path
     path: Key
 
     def down(self, *steps: str | int) -> Location:
-        """Return a place inside this one."""
+        """Return a location inside this one."""
         return Location(self.file, (*self.path, *steps))
 
 
 class FaultError(Exception):
-    """A value that does not fit, and where it stands."""
+    """A value that does not fit, and its location."""
 
     def __init__(self, location: Location, problem: str) -> None:
         super().__init__(problem)
@@ -57,7 +57,7 @@ class FaultError(Exception):
 
 
 class Files:
-    """The catalogue's files, and those of a site's overlay where there is one."""
+    """The catalogue's files, and those of a site's overlay, if there is one."""
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
@@ -65,7 +65,7 @@ class Files:
         self._theirs = frozenset() if overlay is None else _list_overlay_names(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
-        """Return a section's rows as records, the site's laid over ours by their key fields."""
+        """Return a section's rows as records; the site's rows replace ours by their key fields."""
         try:
             merged = self._merged(file, section, key)
             return tuple(
@@ -99,7 +99,7 @@ class Files:
                 if ours and before:
                     raise FaultError(location, f"{format_value(identity[0])} is there twice")
                 where = {**places.keys, **{name: location.down(name) for name in row}}
-                # A row that somebody changed was not checked on the day that we checked ours.
+                # A row that a site changed was not checked on the day of ours.
                 checked = {"checked": document.get("checked")}
                 where["checked"] = location.down("checked") if "checked" in row else day
                 merged[identity] = ({**before, **checked, **row}, RowLocations(location, where))
@@ -108,7 +108,7 @@ class Files:
     def _expanded(
         self, file: str, row: dict[str, Any], places: RowLocations
     ) -> tuple[dict[str, Any], RowLocations]:
-        """Put shared values, named in a row, in the name's place; they stand elsewhere."""
+        """Replace names in a row by the shared values that they stand for."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
             if isinstance(name, str):
@@ -161,7 +161,7 @@ class Files:
 
 
 def _list_overlay_names(overlay: Path) -> frozenset[str]:
-    """Return the names in a site's directory; refuses one that holds no file of rows."""
+    """Return the files in a site's directory. Raises UserError for one without files of rows."""
     fix = "name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG"
     if not os.path.isdir(overlay):  # noqa: PTH112  (this one never raises)
         raise UserError(f"{overlay}: no such directory of catalogue rows", fix=fix)
@@ -178,19 +178,19 @@ def _list_overlay_names(overlay: Path) -> frozenset[str]:
     return names
 
 
-# Values that rows may name instead of writing them out: key of the row, section of the file.
+# Values that rows may refer to by name: key of the row, section of the file.
 _SHARED = {"models": {"architecture": "architectures"}, "cpus": {"isa": "isa_sets"}}
 
 
 @dataclass(frozen=True)
 class RowLocations:
-    """Where a row stands, and where each of its keys does: an overlay's stand elsewhere."""
+    """The location of a row and of each of its keys, which may be in an overlay."""
 
     row: Location
     keys: dict[str, Location]
 
     def locate(self, key: str) -> Location:
-        """Return the place of one key."""
+        """Return the location of one key."""
         return self.keys.get(key, self.row)
 
 
@@ -202,7 +202,7 @@ def _read_document(path: Path) -> dict[str, Any]:
 
 
 def _read_change_time(path: Path) -> int:
-    """When a file was changed; one that leads nowhere is refused by who reads it."""
+    """Return when a file was changed; a broken link is refused when the file is read."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -272,7 +272,7 @@ _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 
 
 def _convert_value(value: Any, kind: Any, location: Location) -> Any:  # noqa: ANN401
-    """Return the value as a record holds it: lists as tuples, mappings as records, days as text."""
+    """Return the value for a record: lists as tuples, mappings as records, days as text."""
     if type(value) is datetime.date:
         value = value.isoformat()
     origin, arguments = get_origin(kind), get_args(kind)
@@ -312,7 +312,7 @@ def _convert_value(value: Any, kind: Any, location: Location) -> Any:  # noqa: A
 
 
 def _describe_misfit(value: Any, kind: Any, choices: tuple[Any, ...]) -> str | None:  # noqa: ANN401
-    """Return what a single value should have been, None where it is that."""
+    """Return what a single value should have been; None if it fits."""
     if get_origin(kind) is Literal:
         return None if value in choices else f"one of {', '.join(str(a) for a in choices)}"
     if not _is_of_kind(value, kind):

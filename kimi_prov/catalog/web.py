@@ -11,10 +11,10 @@ from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 @dataclass(frozen=True)
 class WebUi(Row):
-    """One version of a page and what it needs. Sizes in bytes.
+    """One version of a web UI and its requirements. Sizes in bytes.
 
-    `install_peak_bytes`: the disk room that installing takes. `memory_bytes`: resident when it has
-    started. `licence`: its name, and what an operator has to know of it.
+    `install_peak_bytes`: the disk room of the installation. `memory_bytes`: resident after the
+    start. `licence`: its name, and what an operator has to know about it.
     """
 
     name: PathName
@@ -32,6 +32,6 @@ class WebUi(Row):
     note: str | None = None
 
     def lock_name(self, python: str) -> str:
-        """File name of the lock for a Python such as "3.11"."""
+        """Return the name of the lock file for a Python such as "3.11"."""
         tag = "cp" + python.replace(".", "")
         return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"

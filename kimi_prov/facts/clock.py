@@ -10,16 +10,15 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts, ProbeAnswer
 
 AnyFacts = TypeVar("AnyFacts", "Facts", "ProbeAnswer")
-# Facts have whole seconds, cut off.
+# Facts have whole seconds, rounded down.
 _RESOLUTION_S = 1
 
 
 def add_clock_offset(facts: AnyFacts, sent_at: float, answered: float) -> AnyFacts:
-    """Return the facts with `clock.offset_s`: by how much the machine's clock is ahead.
+    """Return the facts with `clock.offset_s`: the seconds that the machine's clock is ahead.
 
-    Its `collected_at` was its time at some moment between `sent_at` and `answered`, seconds since
-    1970 by the clock here: what lies between these is no difference. A time that nobody can read
-    adds nothing.
+    `collected_at` is its time at some moment between `sent_at` and `answered`, seconds since 1970
+    by the local clock: a time between these two is no difference. An invalid time adds nothing.
     """
     try:
         machine_time = datetime.fromisoformat(

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def add_known_gpus(facts: Facts, catalogue: Catalogue) -> Facts:
-    """Give the facts with a row for each GPU that is on the bus and that the catalogue knows.
+    """Return the facts with a row for each GPU on the bus that the catalogue has.
 
-    Where the driver reports the GPUs itself, or one of them is unknown, they stay as they are.
+    If the driver reports the GPUs itself, or one of them is unknown, the facts are not changed.
     """
     nvidia = facts.get("nvidia")
     numbers = (nvidia.get("pci_ids") if nvidia else None) or []

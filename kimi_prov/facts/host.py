@@ -89,7 +89,7 @@ class System:
 
 @dataclass(frozen=True)
 class Tunable:
-    """A kernel setting as it is now; `choices` that it has, where they are listed."""
+    """A kernel setting's present value; `choices`: its possible values, if they are listed."""
 
     value: str | None
     writable: bool
@@ -117,9 +117,9 @@ class Listener:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface; `speed` in bits a second, None where no card promises one.
+    """A network interface; `speed` in bits a second, None if no card reports one.
 
-    `state` as the kernel says it: up, down, unknown and others. `addresses` with their prefix.
+    `state` is the kernel's word: up, down, unknown and others. `addresses` with their prefix.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Interface:
 
     @property
     def down(self) -> bool:
-        """Whether the kernel says that nothing goes through; a tunnel says no state at all."""
+        """Whether the kernel reports the interface as down; a tunnel has no state."""
         return self.state in ("down", "lowerlayerdown", "notpresent", "dormant")
 
 
@@ -157,27 +157,27 @@ class Rdma:
 
     @property
     def kind(self) -> Literal["infiniband", "roce"] | None:
-        """What goes over it."""
+        """The protocol of the port."""
         kinds: Mapping[str | None, Literal["infiniband", "roce"]]
         kinds = {"InfiniBand": "infiniband", "Ethernet": "roce"}
         return kinds.get(self.link_layer)
 
     @property
     def active(self) -> bool:
-        """Whether packets go through."""
+        """Whether the port carries packets."""
         return self.state == "ACTIVE"
 
     @property
     def near_gpus(self) -> tuple[int, ...]:
-        """Indices of the GPUs that reach it without their processor."""
+        """Indices of the GPUs that reach the port without their processor."""
         return tuple(index for index, path in self.paths if path in ("PIX", "PXB"))
 
 
 @dataclass(frozen=True)
 class Filesystem:
-    """A mounted file system, the directories of ours that it holds, and its free bytes.
+    """A mounted file system, our directories on it, and its free bytes.
 
-    `linked`: of these directories, those that lead through a link, and where to.
+    `linked`: those of these directories that are behind a link, and its target.
     """
 
     mount: str
@@ -188,7 +188,7 @@ class Filesystem:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Of memory, in bytes per second; 0 is unknown."""
+    """Bandwidth of memory, in bytes per second; 0 is unknown."""
 
     measured: float
     theoretical: float
@@ -196,11 +196,11 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `probe --measure` found, a second; 0: not measured. Memory is in `Bandwidth`.
+    """Rates per second that `probe --measure` found; 0: not measured. Memory is in `Bandwidth`.
 
-    Of a GPU: bytes of its memory, read and written; bytes copied to it while all others copy too;
-    operations in bf16. The slowest counts, and nothing where one of them was not measured: they
-    work in step. `disk_bytes`: of the disk with the weights.
+    For a GPU: bytes of its memory, read and written; bytes copied to it while all others copy too;
+    operations in bf16. The value is that of the slowest GPU, because all work in step; 0 if one was
+    not measured. `disk_bytes`: of the disk with the weights.
     """
 
     gpu_bytes: float = 0.0
@@ -211,14 +211,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Host:
-    """What decisions are made from. None is unknown.
+    """The inputs of the planner's decisions. None is unknown.
 
     `facts` is the whole document: rules report rows of it. `python_path` and `python_version`: the
-    system's own. `quoted`: nobody has the machine yet, a spec sheet describes it.
+    system's own. `quoted`: a spec sheet describes the machine, which does not exist yet.
     `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
-    per second. `node_bytes`: what the NUMA nodes report together. `models`: directories of weights
-    that are there, and their bytes. `engine_envs`: engines that are installed,
-    and `web_envs` pages. `interfaces` and `rdma` are empty where nobody looked (`network_known`).
+    per second. `node_bytes`: the sum that the NUMA nodes report. `models`: existing directories of
+    weights, and their bytes. `engine_envs`: installed engines,
+    and `web_envs` web UIs. `interfaces` and `rdma` are empty if not probed (`network_known`).
     """
 
     facts: Facts
@@ -252,7 +252,7 @@ class Host:
     kernel: tuple[int, int]
     virtual: bool
     gpu_bytes: tuple[int, ...]
-    # Of each GPU the catalogue's row and its CUDA compute capability, None where not known.
+    # For each GPU the catalogue's row and its CUDA compute capability, None if unknown.
     cards: tuple[Gpu | None, ...] = ()
     capabilities: tuple[str | None, ...] = ()
     processor: Cpu | None = None
@@ -265,7 +265,7 @@ class Host:
 
     @property
     def network_known(self) -> bool:
-        """Whether somebody looked for interfaces and RDMA devices; no spec sheet did."""
+        """Whether interfaces and RDMA devices were probed; a spec sheet has none."""
         rows = self.facts["network"]
         return rows.get("interfaces") is not None and rows.get("rdma") is not None
 
@@ -281,13 +281,13 @@ class Host:
 
     @property
     def gpu(self) -> Gpu | None:
-        """The catalogue's row of its GPUs; of different ones the slowest, for which all wait."""
+        """The catalogue's row of its GPUs; of different ones the slowest, as all wait for it."""
         known = (card for card in self.cards if card is not None)
         return min(known, key=lambda card: card.bandwidth_gb_s, default=None)
 
     @property
     def nvidia(self) -> NvidiaFacts:
-        """What the probe reported of NVIDIA's driver; empty where it found no card."""
+        """The probe's facts of NVIDIA's driver; empty where it found no card."""
         return self.facts.get("nvidia") or _NO_NVIDIA
 
     @property
@@ -302,7 +302,7 @@ class Host:
 
 
 def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
-    """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
+    """Read a host from a facts document, which has to satisfy the schema; nulls are allowed.
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
     """
@@ -375,10 +375,10 @@ def _read_measured(facts: Facts) -> Measured:
 
 
 def _find_disk_speed(facts: Facts) -> float:
-    """Bytes a second of the disk with the weights, where it was read."""
+    """Return bytes a second of the disk with the weights, if it was measured."""
     measured = facts.get("measured") or {}
     disk = {} if measured.get("busy") else measured.get("disk") or {}
-    # With several disks, a file of the system says nothing of the one with the weights.
+    # With several disks, a measured file of the system is perhaps not on the disk of the weights.
     of_weights = str(disk.get("path") or "").startswith(("/dev/", paths.MODELS))
     alone = len(facts.get("disks") or ()) == 1
     return _read_positive(disk.get("bytes_per_s")) if of_weights or alone else 0.0
@@ -475,7 +475,7 @@ def _read_rdma(row: RdmaFacts) -> Rdma:
 
 
 def _find_firewall_manager(rows: FirewallFacts) -> FirewallManager:
-    """Name what manages the firewall: ufw, firewalld, or nothing but nftables itself."""
+    """Return the manager of the firewall: ufw, firewalld, or nftables itself."""
     if rows.get("ufw") == "active":
         return "ufw"
     return "firewalld" if rows.get("firewalld") == "active" else "nftables"
@@ -486,7 +486,7 @@ def _read_bandwidth(rows: MemoryBandwidth) -> Bandwidth:
 
 
 def _read_positive(value: object) -> float:
-    """Give a positive number, also of a measurement that carries it per node; else 0."""
+    """Return a positive number, also from a measurement with a value per node; else 0."""
     if isinstance(value, dict):
         value = value.get("all") or value.get("total")
     positive = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
@@ -502,7 +502,7 @@ def _find_processor(cpu: CpuFacts, catalogue: Catalogue | None) -> Cpu | None:
 def _read_gpus(
     rows: Sequence[GpuFacts], catalogue: Catalogue | None
 ) -> tuple[tuple[Gpu | None, ...], tuple[int, ...]]:
-    """Give the catalogue's row of every GPU, and its memory in bytes."""
+    """Return the catalogue's row of every GPU, and its memory in bytes."""
     cards = []
     sizes = []
     for row in rows:
@@ -530,11 +530,11 @@ def _read_nodes(
     *,
     virtual: bool,
 ) -> tuple[Node, ...]:
-    """Nodes that have CPUs we may use and memory.
+    """Return the nodes with memory and CPUs that we may use.
 
-    A virtual machine gets its memory as it touches it and shows small nodes until then: there a
+    A virtual machine gets its memory when it first uses it and shows small nodes until then: a
     node counts as at least its share of the whole. `every`: all CPUs, `primary`: one of each core;
-    a spec sheet does not number them, so they are dealt out evenly.
+    a spec sheet does not number them, so they are spread evenly.
     """
     share = memory // max(1, len(rows))
     nodes = []
@@ -560,7 +560,7 @@ def _select_cpus(cpus: tuple[int, ...], index: int, parts: int) -> tuple[int, ..
 
 
 def _read_pythons(python: PythonFacts) -> tuple[Python, ...]:
-    """Put the system's own first: an interpreter elsewhere may go away with its environment."""
+    """Return interpreters, the system's own first: others may vanish with their environment."""
     pythons = [
         Python(str(row["path"]), str(row["version"]))
         for row in python.get("others") or []

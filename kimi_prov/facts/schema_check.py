@@ -1,7 +1,6 @@
 """Checks a document against the part of JSON Schema that our own schemas use.
 
-The library that knows all of it takes longer to import than a check of a spec sheet may; a test
-holds the two against each other.
+The complete library takes too long to import for a check of a spec sheet; a test compares the two.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _NAMES = {
     "boolean": "true or false",
     "null": "nothing",
 }
-# Beyond that a list of faults helps nobody.
+# A longer list of faults does not help.
 _MAX_FAULTS = 20
 _MAX_KEY_LENGTH, _MAX_PROBLEM_LENGTH = 100, 500
 
 
 class MisfitError(Exception):
-    """What does not fit, and the keys and numbers that lead to it.
+    """A fault of a document, with its path of keys and numbers.
 
-    `fix` corrects it, where it is known better than by an example of what fits.
+    `fix`: a better correction than an example of a valid value, if one is known.
     """
 
     def __init__(self, path: Key, problem: str, fix: str | None = None) -> None:
@@ -54,7 +53,7 @@ def find_misfits(
     path: Key = (),
     root: dict[str, Any] | None = None,
 ) -> Iterator[MisfitError]:
-    """Yield everything in which the value does not satisfy the schema, in the schema's order."""
+    """Yield all faults of a value by the schema, in the schema's order."""
     root = root or schema
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
@@ -77,9 +76,9 @@ def find_misfits(
 def refuse_misfits(
     name: str, faults: Sequence[MisfitError], written: SourceText, *, fix: str
 ) -> UserError:
-    """Tell every fault of the document `name` with its line and key, in the order of the lines.
+    """Raise UserError with every fault of the document `name`, its line and key, by line.
 
-    `fix` is for faults that do not know better.
+    `fix` is for faults without a fix of their own.
     """
     line_of: dict[str, int] = {}
     for fault in faults[:_MAX_FAULTS]:
@@ -182,7 +181,7 @@ def _check_any_of(
     path: Key,
     root: dict[str, Any],
 ) -> Iterator[MisfitError]:
-    """Say what is wrong with the form that was meant: the one that was followed the deepest."""
+    """Yield the faults of the form that was probably meant: the one that fits deepest."""
     tried = [list(find_misfits(value, choice, path, root)) for choice in choices]
     if not all(tried):
         return

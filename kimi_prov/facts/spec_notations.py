@@ -1,8 +1,8 @@
 """Rewrites the ways in which people write a spec sheet into the form that its schema describes.
 
 "2x Xeon Platinum 8480+" where a mapping is wanted, "120,000" where a number is, terabytes, a price
-in another currency, no `schema`: whatever has one meaning is taken. What has two is refused with
-the right form; what is neither stays as it is, for the schema to judge.
+in another currency, no `schema`: a value with one meaning is accepted. A value with two is refused
+with the right form; any other value stays as it is and is checked by the schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _GB = 10**9
 _MAX_LENGTH = 200
-# Other names for what stands at the top of a sheet, and in its parts.
+# Other names of a sheet's top-level keys, and of the keys of its parts.
 _TOP = {
     "gpu": "gpus",
     "disk": "disks",
@@ -45,7 +45,7 @@ _BEFORE_LANES = ("pcie", "pci-e", "gen3", "gen4", "gen5", "gen6")
 _SIZE = re.compile(r"^(\d[\d.,' ]*?)\s*(tb|tib|gb|gib)\b(.*)$", re.IGNORECASE)
 _SPEED = re.compile(r"^(?:ddr[345]\w*[ -])?(\d{4,5})\s*(?:mt/s|mhz)?$", re.IGNORECASE)
 _LINK = re.compile(r"^(\d+(?:\.\d+)?)\s*(?:gbit/s|gb/s|gbps|gbe|gbit|g)$", re.IGNORECASE)
-# What joins hosts: its kind by the words for it, and the speeds that InfiniBand's names stand for.
+# The network between hosts: kinds by their words, and speeds of InfiniBand's generations.
 _FABRICS = {
     "infiniband": "infiniband",
     "ib": "infiniband",
@@ -60,7 +60,7 @@ _A_LINK = '"400 Gbit/s InfiniBand", "2x 100 GbE", "RoCE", or {kind: roce, speed_
 _SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IGNORECASE)
 _KINDS = ("nvme", "ssd", "hdd", "network")
 
-# Whole even where a schema says "number": a comma in them divides thousands, and nothing else.
+# Integers even where a schema says "number": a comma in them separates thousands.
 _GROUPED_KEYS = frozenset({"size_gb", "purchase_usd", "hourly_usd", "purchase", "hourly"})
 
 _PRICED = re.compile(r"^(purchase|hourly)_([a-z]{3})$", re.IGNORECASE)
@@ -73,9 +73,9 @@ _A_PRICE = "price: {purchase_usd: 250000}, or price: {hourly_usd: 26}"
 
 @dataclass
 class Rewritten:
-    """A sheet in the schema's form, what has no single meaning in it, and where it was written.
+    """A sheet in the schema's form, its ambiguous values, and the original keys.
 
-    `written` leads from the keys of the form to those of the text, where they differ.
+    `written` maps keys of the form to those of the text, where they differ.
     """
 
     sheet: Any
@@ -83,7 +83,7 @@ class Rewritten:
     written: dict[Key, Key] = field(default_factory=dict)
 
     def place(self, path: Key) -> Key:
-        """Return where in the text something stands that the form has at `path`."""
+        """Return the keys in the text of the value at `path` in the form."""
         for size in range(len(path), 0, -1):
             if path[:size] in self.written:
                 return (*self.written[path[:size]], *path[size:])
@@ -99,8 +99,8 @@ def rewrite_sheet(
 ) -> Rewritten:
     """Bring a parsed sheet into the form of its schema.
 
-    `name` is what it is called where it does not say it. `spelling` returns how a value stands in
-    the text: a parsed number does not show whether it was written 120.000.
+    `name` is the default name. `spelling` returns a value's original text: a parsed number does not
+    show whether it was written 120.000.
     """
     if not isinstance(document, dict):
         return Rewritten(document)
@@ -116,7 +116,7 @@ def rewrite_sheet(
 
 
 def is_sheet(document: object) -> bool:
-    """Tell whether the keys of a document without a schema are those of a sheet."""
+    """Whether the keys of a document without a schema are those of a sheet."""
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         return False
     names = {_TOP.get(key.lower(), key) for key in document}
@@ -130,7 +130,7 @@ def _add_fault(rewritten: Rewritten, path: Key, problem: str, fix: str | None = 
 def _rename_keys(
     mapping: Mapping[Any, Any], path: Key, names: Mapping[str, str], rewritten: Rewritten
 ) -> dict[Any, Any]:
-    """Give the keys their one name; what is there twice is a fault."""
+    """Rename keys to the schema's names; a value that is given twice is a fault."""
     made: dict[Any, Any] = {}
     for key, value in mapping.items():
         name = names.get(key.lower(), key) if isinstance(key, str) else key
@@ -146,7 +146,7 @@ def _rename_keys(
 
 
 def _split_count(text: str) -> tuple[int | None, str]:
-    """Take "8x H200" and "H200 x8" apart."""
+    """Split "8x H200" and "H200 x8" into number and name."""
     text = text[:_MAX_LENGTH].strip()
     before = _COUNTED.match(text)
     if before:
@@ -160,7 +160,7 @@ def _split_count(text: str) -> tuple[int | None, str]:
 def _make_model_rewriter(
     count: str, names: Mapping[str, str]
 ) -> Callable[[Any, Key, Rewritten], Any]:
-    """Return what brings a processor or a GPU into its form; `count` is the key of how many."""
+    """Return a function that rewrites a processor or a GPU; `count` is the key of their number."""
 
     def rewrite_model(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
         if isinstance(value, str):
@@ -223,7 +223,7 @@ def _rewrite_memory(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa
 
 
 def _parse_memory(text: str, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
-    """Take "1.5 TB" and "24x 64 GB DDR5-4800" apart."""
+    """Parse "1.5 TB" and "24x 64 GB DDR5-4800"."""
     many, rest = _split_count(text)
     size = _SIZE.match(rest)
     speed = _SPEED.match(size[3].strip()) if size and size[3].strip() else None
@@ -260,7 +260,7 @@ def _round_float(value: float) -> float:
 def _rewrite_size(
     part: dict[Any, Any], path: Key, rewritten: Rewritten, form: str, *, tera: int, unit: int
 ) -> dict[Any, Any]:
-    """Bring the ways to say a size into the form's key, in its unit."""
+    """Rewrite a size to the form's key and unit."""
     stem = form.removesuffix("_gb")
     factors: dict[str, float] = {}
     for name in {stem, "size", "total"}:
@@ -335,7 +335,7 @@ def _rewrite_nic(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: A
 
 
 def _rewrite_link(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
-    """Take "8x 400 Gbit/s InfiniBand", "HDR InfiniBand", "100 GbE" and "RoCE" apart."""
+    """Parse "8x 400 Gbit/s InfiniBand", "HDR InfiniBand", "100 GbE" and "RoCE"."""
     if isinstance(value, dict) and isinstance(value.get("kind"), str):
         kind = value["kind"].strip().lower()
         return {**value, "kind": _FABRICS.get(kind, kind)}
@@ -382,7 +382,7 @@ def _rewrite_software(value: Any, path: Key, rewritten: Rewritten) -> Any:  # no
 
 
 def _rewrite_price(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
-    """Bring `purchase_eur` and the like into the form: an amount, its currency, its rate."""
+    """Rewrite `purchase_eur` and similar keys to an amount, its currency and its rate."""
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         _add_fault(rewritten, path, f"to buy or by the hour? write {_A_PRICE}")
         return None
@@ -410,7 +410,7 @@ def _rewrite_price(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa:
 
 
 def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401
-    """Return the form's key, the currency that key or amount name, and the bare amount."""
+    """Return the form's key, the currency in key or amount, and the amount without it."""
     low = key.lower() if isinstance(key, str) else ""
     if low == "currency":
         code = _SIGNS.get(amount.lower(), amount.upper()) if isinstance(amount, str) else None
@@ -435,7 +435,7 @@ def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # n
 def _merge_currency(
     part: dict[Any, Any], code: str | None, path: Key, rewritten: Rewritten
 ) -> dict[Any, Any] | None:
-    """Name the currency once; dollars need no rate, and every other one does."""
+    """Add the currency once; every currency but dollars needs a rate."""
     amounts = [key for key in ("purchase", "hourly") if key in part]
     if code is not None and not _CODE.match(code):
         return part
@@ -496,7 +496,7 @@ def _rewrite_numbers(
     rewritten: Rewritten,
     spelling: Callable[[Key], str | None],
 ) -> Any:  # noqa: ANN401
-    """Read numbers that were written as text, wherever the schema wants one."""
+    """Read numbers that were written as text, where the schema expects a number."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     if isinstance(value, dict):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Card:
-    """What another GPU would say of itself."""
+    """The values that another GPU would report."""
 
     name: str
     memory_mib: int
@@ -34,10 +34,10 @@ def make_variant(
     driver: str | None = None,
     cuda: str | None = None,
 ) -> Facts:
-    """Return a copy of the facts as they would be with another card or driver.
+    """Return a copy of the facts with another card or driver.
 
-    The result says in `origin` that it was made, and from what; `origins` names each value that
-    was.
+    `origin` of the result says that it was made, and from what; `origins` names each changed
+    value.
     """
     variant = copy.deepcopy(facts)
     origin = facts.get("origin")

@@ -143,7 +143,7 @@ def test_a_broken_file_makes_things_unknown(folder: Path, name: str, content: by
 
 
 def test_a_folder_with_nothing_recorded_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing recorded"):
+    with pytest.raises(UserError, match="holds no recording"):
         recording.read_recording(tmp_path)
     (tmp_path / "cpuinfo.txt.gz").write_bytes(gzip.compress(b"words" * 1000)[:-20])
     with pytest.raises(UserError, match=r"cpuinfo\.txt\.gz"):
