@@ -1,1 +1,1 @@
-"""Facts, settings and the catalogue become a plan."""
+"""Make a plan from facts, settings and the catalogue."""

@@ -1,4 +1,4 @@
-"""What the planner decides, as data: modules that decide import it, and it imports none of them.
+"""The planner's decisions as data: modules that decide import it, and it imports none of them.
 
 Sizes are in bytes.
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 ExpertBackend = Literal["native", "kt", "vllm"]
-# How weights beside the routed experts are held on processors.
+# How processors hold the weights beside the routed experts.
 Dense = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be served by what: the engine, the model, and the format of its weights.
+    """The engine, the model, and the format of its weights.
 
-    `dense`: how weights beside the routed experts are held where a plugin computes those.
+    `dense`: how weights beside the routed experts are held if a plugin computes the experts.
     """
 
     engine: Engine
@@ -43,14 +43,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine, the format it reads, and where its environment will be.
+    """The engine, the format that it reads, and the path of its environment.
 
     `provisioned`: whether `apply` can install it; else it is planned and not installed.
-    `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
+    `experts`: the backend of 4-bit experts without a GPU; None where no plugin is needed.
     `dense`: how that plugin holds the other weights.
-    `preferred`: the engine that the planner would choose by itself, `because` of that.
-    `on_gpus`: what the choice was made by; None without GPUs. `interpreter`: the build of Python
-    that is brought; None where the machine's own is taken. `python_reason`: why that one.
+    `preferred`: the engine that the planner would choose by itself; `because`: the reason.
+    `on_gpus`: vLLM on the GPUs, by which the choice was made; None without GPUs. `interpreter`: the
+    bundled build of Python; None for the machine's own. `python_reason`: why that one.
     """
 
     engine: Engine
@@ -70,7 +70,7 @@ class EngineChoice:
 
     @property
     def locks(self) -> list[str]:
-        """Every lock that the environment is made from."""
+        """The locks of the environment."""
         plugin = self.engine.plugin if self.experts else None
         return [self.lock, *([plugin.lock_name] if plugin else [])]
 
@@ -81,12 +81,12 @@ class EngineChoice:
 
 
 class DraftPlan(SpeculativePlan, DraftWeights):
-    """The draft model: what the plan's `speculative` says of it, and its weights."""
+    """The draft model: the plan's `speculative` section, and its weights."""
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """Something that host memory goes to."""
+    """A part of the use of host memory."""
 
     kind: Literal["weights", "cache", "overhead", "system"]
     name: str
@@ -95,9 +95,9 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class ExpertSlices:
-    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded.
+    """Bytes of the experts in memory, their number of nodes, and bytes of a layer during loading.
 
-    `on_one_node`: the whole engine has to lie on the node where its threads are.
+    `on_one_node`: the whole engine has to be on the node of its threads.
     """
 
     experts: int
@@ -108,7 +108,7 @@ class ExpertSlices:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of layers: how many, how many of them are dense, and what it holds beside them."""
+    """A pipeline stage: its layers, the dense ones among them, and what it holds beside them."""
 
     layers: int
     dense: int
@@ -118,13 +118,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class GpuBudget:
-    """What each GPU's memory goes to, in bytes, and how many of them work together.
+    """The use of each GPU's memory, in bytes, and the number of GPUs that work together.
 
-    `memory` is what the GPU has, `utilization` the share that the engine may take of it.
+    `memory` is the GPU's, `utilization` the share that the engine may use.
     `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
     requests and a cache of its own, that share the experts. `experts`: routed experts of each
-    layer that live on GPUs, None where all do. `stage`: of a pipeline's stages the one whose GPUs
-    are meant, which holds the fewest tokens; None where a plan has none.
+    layer on GPUs, None where all are. `stage`: the pipeline stage of these GPUs, which holds the
+    fewest tokens; None without stages.
     """
 
     ranks: int
@@ -144,13 +144,13 @@ class GpuBudget:
 
     @property
     def gpus(self) -> int:
-        """GPUs that one instance takes."""
+        """GPUs of one instance."""
         return self.ranks * self.pipeline * self.data
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What memory goes to. `kv_bytes` is the cache of one instance, or of each GPU."""
+    """The use of memory. `kv_bytes` is the cache of one instance, or of each GPU."""
 
     context: int
     kv_bytes: int
@@ -168,13 +168,13 @@ class Budget:
 
     @property
     def kv_tokens_one(self) -> int:
-        """Tokens that one conversation can have: it stays with one copy of attention."""
+        """Tokens of the longest conversation, which stays with one copy of attention."""
         spread = self.gpu.decode_context if self.gpu else 1
         return max(0, self.kv_bytes) // self.kv_bytes_per_token * spread
 
     @property
     def host_required(self) -> int:
-        """Bytes of host memory, the system's reserve included, RAM disk not."""
+        """Bytes of host memory with the system's reserve, without a RAM disk."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
@@ -190,11 +190,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Placement:
-    """`threads`: CPUs that the kernels are pinned to; `cpus`: all that the unit may use.
+    """`threads`: CPUs to which the kernels are pinned; `cpus`: all CPUs that the unit may use.
 
     `pools`: nodes that kt-kernel binds a pool to, `pool_threads` the threads of all together.
-    `gpu_nodes`: the node of each GPU that works, empty where it is not known for all of them;
-    `binds_itself`: whether the engine has a flag to bind each worker to its GPU's node.
+    `gpu_nodes`: the node of each used GPU, empty unless known for all of them;
+    `binds_itself`: whether the engine has a flag that binds each worker to its GPU's node.
     """
 
     numactl: tuple[str, ...]
@@ -208,16 +208,16 @@ class Placement:
 
     @property
     def strict(self) -> bool:
-        """Whether numactl binds its memory: what the nodes do not hold is killed, not moved."""
+        """Whether numactl binds its memory: if the nodes are full, the process is killed."""
         return any(word.startswith("--membind") for word in self.numactl)
 
 
 @dataclass(frozen=True)
 class BoundMemory:
-    """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
+    """The engine's use of host memory, in bytes, and the part bound strictly to nodes.
 
-    `total`: its own copy of the weights and the system's reserve included. `strict`: the part
-    that is bound, in equal shares, to `nodes`.
+    `total`: with its own copy of the weights and the system's reserve. `strict`: the part that is
+    bound, in equal shares, to `nodes`.
     """
 
     total: int
@@ -232,7 +232,7 @@ class BoundMemory:
 
 @dataclass(frozen=True)
 class Weights:
-    """Where the weights come from and how many bytes they are."""
+    """The source of the weights and their bytes."""
 
     source: str
     revision: str
@@ -243,7 +243,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class RamDisk:
-    """Whether there is one, why, and its mount options."""
+    """Whether there is a RAM disk, why, and its mount options."""
 
     enabled: bool
     size_bytes: int
@@ -253,10 +253,10 @@ class RamDisk:
 
 @dataclass(frozen=True)
 class ConvertedExperts:
-    """Where the converted experts are, and how many bytes; `source` None: they are made here.
+    """The path of the converted experts, and their bytes; `source` None: the machine converts.
 
-    `layer_bytes`: what one layer of them takes, and once more while it is made. `pools`: thread
-    pools that the files are sliced for.
+    `layer_bytes`: bytes of one layer, which are needed twice during conversion. `pools`: thread
+    pools for which the files are sliced.
     """
 
     method: str
@@ -268,13 +268,13 @@ class ConvertedExperts:
 
     @property
     def room_bytes(self) -> int:
-        """Disk that it takes at most."""
+        """The most bytes of disk that the conversion takes."""
         return self.size_bytes + (self.layer_bytes if self.source is None else 0)
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Where the engine reads from and under which names; `experts` where they lie elsewhere."""
+    """The model's path and names; `experts`: their path if it is another."""
 
     directory: str
     names: list[str]
@@ -283,10 +283,10 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class InstanceSlot:
-    """What tells one instance from the others: its number, unit and port.
+    """The values that distinguish one instance: its number, unit and port.
 
-    `flags` and `environment` are what it has besides as one host of a group; a host that is not
-    its group's head has no `port`.
+    `flags` and `environment` are those of a host of a group; a host that is not its group's head
+    has no `port`.
     """
 
     index: int
@@ -298,9 +298,9 @@ class InstanceSlot:
 
 @dataclass(frozen=True)
 class AllOnGpus:
-    """vLLM with all weights on the GPUs: its version, the settings in its flags, and its memory.
+    """vLLM with all weights on the GPUs: its version, settings with its flags, and its memory.
 
-    `replaced`: findings about the flags that it does not take.
+    `replaced`: findings about flags that it does not accept.
     """
 
     engine: Engine

@@ -17,10 +17,10 @@ _ORDER = tuple(SEVERITIES)
 
 
 class Observation(TypedDict):
-    """What a maker gives: all that depends on the machine. The registry has the rest.
+    """The parts of a finding that depend on the machine. The registry has the others.
 
-    `severity` where the definition has several, `names` for the {names} of its title, `wording`
-    for another title of it, `title` and `source` where it leaves them to a row of the catalogue.
+    `severity` if the definition has several, `names` for the {names} of its title, `wording`
+    for another title, `title` and `source` if the definition takes them from the catalogue.
     """
 
     observed: object
@@ -34,10 +34,10 @@ class Observation(TypedDict):
 
 
 def make_finding(identity: str, **observation: Unpack[Observation]) -> Finding:
-    """Make a finding of its definition and what was observed.
+    """Make a finding from its definition and an observation.
 
     Raises KeyError for an id that the registry does not have, and ValueError for a severity, title
-    or source that is not the maker's to name, or a blocker or warning that says no fix.
+    or source that the caller must not give, or a blocker or warning without a fix.
     """
     definition = DEFINITIONS[identity]
     severity = definition.severity(observation.get("severity"))
@@ -73,14 +73,14 @@ class Findings:
         self._rows.append(make_finding(identity, **observation))
 
     def extend(self, rows: Iterable[Finding]) -> None:
-        """Take findings that rules made."""
+        """Add findings of rules."""
         self._rows.extend(rows)
 
     def rows(self) -> list[Finding]:
-        """All of them, the gravest first; within a severity in the order they were found."""
+        """All findings, the most severe first; within a severity in the order they were added."""
         return sort_by_severity(self._rows)
 
 
 def sort_by_severity(rows: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the gravest first; within a severity in the order they have."""
+    """Return findings, the most severe first; within a severity in their present order."""
     return sorted(rows, key=lambda row: _ORDER.index(row["severity"]))

@@ -1,6 +1,6 @@
 """Gateways: hosts that answer for several machines at one address.
 
-What a gateway runs is decided here, and what changes on a host that has one before it.
+This module decides what a gateway runs, and what changes on a host behind one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from kimi_prov.planner.engine.interpreter import InterpreterChoice
     from kimi_prov.planner.settings.parsing import Settings
 
-# Twice what a host is planned for: the engine's own queue is short then, and never empty.
+# Twice the planned number of a host: the engine's own queue is short then, and never empty.
 _REQUESTS_PER_SLOT = 2
 _MIN_REQUESTS = 8
 _START_TIMEOUT_S = 600
 _V4 = 4
-# What others have not: hosts, limits of keys, and the shared address.
+# Files that only a gateway has: hosts, limits of keys, and the shared address.
 _GATEWAY_PATHS = {
     "hosts": paths.HOSTS,
     "key_limits": paths.KEY_LIMITS,
@@ -66,7 +66,7 @@ _MAX_ROUTER_ID = 255
 
 @dataclass(frozen=True)
 class ServingHost:
-    """A serving host as a gateway needs it: its name, address, port, and requests at once."""
+    """A serving host for a gateway: its name, address, port, and requests at once."""
 
     host: str
     address: str
@@ -76,7 +76,7 @@ class ServingHost:
 
 @dataclass(frozen=True)
 class GatewayAddress:
-    """A gateway as the others need it: its name and where it is reached."""
+    """A gateway for other hosts: its name and its address."""
 
     host: str
     address: str
@@ -102,11 +102,11 @@ def list_networks(rows: Sequence[GatewayAddress]) -> list[str]:
 
 
 def limit_to_gateways(settings: Settings, rows: Sequence[GatewayAddress]) -> Settings:
-    """Give the settings of a host that clients reach through gateways: these alone knock there.
+    """Return the settings of a host behind gateways: only they connect to its port.
 
-    Certificate, keys and networks of the inventory are those of the gateways. Between them and the
-    host each trusts the other's own certificate, so no authority is asked there. The page, with its
-    one database of accounts, is the first gateway's.
+    Certificate, keys and networks of the inventory are those of the gateways. Gateways and the
+    host trust each other's own certificate, so no authority is needed. The web UI, with its one
+    database of accounts, runs on the first gateway.
     """
     if not rows:
         return settings
@@ -129,13 +129,13 @@ def check_web_ui(settings: Settings, rows: Sequence[GatewayAddress]) -> list[Fin
         make_finding(
             "web.gateway",
             observed=f"kimi_web_ui; {', '.join(row.host for row in rows)} before this machine",
-            required=f"one page for all machines: {rows[0].host} has it, and this machine none",
+            required=f"one web UI for all machines: {rows[0].host} has it, and this machine none",
         )
     ]
 
 
 def make_document(rows: Sequence[GatewayAddress]) -> list[GatewayBefore]:
-    """Give the plan's `gateways`: those before a host, and by which key each comes in."""
+    """Return the plan's `gateways`: those before a host, and the key of each."""
     return [
         {"host": row.host, "address": row.address, "key_name": gateways.build_key_name(row.host)}
         for row in rows
@@ -143,7 +143,7 @@ def make_document(rows: Sequence[GatewayAddress]) -> list[GatewayBefore]:
 
 
 def list_usage_paths() -> dict[str, str]:
-    """Give the paths of a host behind gateways that others have not: where its use is told."""
+    """Return the paths that only a host behind gateways has: those of its reported usage."""
     return {"usage_recent_socket": paths.USAGE_RECENT_SOCKET}
 
 
@@ -186,7 +186,7 @@ def make_plan(
         "instances": [],
         "proxy": _plan_proxy(host, settings, peers),
         "firewall": _plan_firewall(host, settings, others, page, watched),
-        # The other gateway hands its clients on to this one.
+        # The other gateway passes its clients to this one.
         "web": {**page, "gateways": list_networks(others)} if page else None,
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
@@ -216,17 +216,17 @@ def _make_gateway_section(
     shared: SharedAddress | None,
     elsewhere: WebUiElsewhere | None,
 ) -> GatewaySection:
-    """Say to whom a gateway sends requests, and which others there are."""
+    """Return the hosts to which a gateway sends requests, and the other gateways."""
     others = [row for row in peers if row.host != settings.host]
     return {
         "address": settings.gateway_address,
         "shared": shared,
         "peers_port": settings.group_port if others else None,
-        # As many wait as are computed; who comes then is told to come again.
+        # As many requests wait as are computed; further ones are answered with "try again".
         "waiting": sum(row.requests for row in hosts),
         "waits_s": key_rules.WAITS_S,
         "name": gateways.build_server_name(settings.host),
-        # Where keys are made: the others take them over.
+        # The gateway that creates keys, which the others copy.
         "first": peers[0].host if peers else settings.host,
         "peers": [
             {
@@ -262,7 +262,7 @@ def _make_model_section(model: Model, served_names: list[str]) -> GatewayModel:
 
 
 def _plan_proxy(host: Host, settings: Settings, peers: Sequence[GatewayAddress]) -> ProxyPlan:
-    """Give the proxy one certificate for all gateways: no client sees which of them answers."""
+    """Plan the proxy with one certificate for all gateways: clients see no difference."""
     frontend = proxy.make_document(host, settings, [])
     reached = [name for row in peers for name in (row.host, row.address)]
     names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
@@ -312,7 +312,7 @@ def _plan_firewall(
 def _plan_peers(
     others: Sequence[GatewayAddress], settings: Settings, page: WebUiPlan | None
 ) -> GatewayPeersFirewall:
-    """Give who may speak to a gateway as a gateway: the other one, which asks for the page too."""
+    """Return the hosts that may connect as a gateway: the other gateway, also for the web UI."""
     peer_networks = [ipaddress.ip_network(text) for text in list_networks(others)]
     return {
         "ipv4": [str(net) for net in peer_networks if net.version == _V4],
@@ -329,7 +329,7 @@ def _check_ports(
     watched: MetricsPlan | None,
     findings: Findings,
 ) -> None:
-    """Find ports that another program holds: the proxy's, an order's, the page's, the metrics'."""
+    """Report ports that another program holds: of the proxy, ACME, the web UI, the metrics."""
     ports = [settings.port, *certificates.list_ports(settings, 0), *metrics.list_ports(watched)]
     ports += [settings.web_port] if settings.web_ui else []
     ports += [page["backend_port"], page["api_port"]] if page else []
@@ -338,7 +338,7 @@ def _check_ports(
 
 
 def _choose_python(host: Host, catalogue: Catalogue) -> InterpreterChoice:
-    """Choose the interpreter of a page; `web.lock` finds one that nothing is pinned for."""
+    """Choose the interpreter of a web UI; `web.lock` reports one without pinned packages."""
     return interpreter.choose_interpreter(host, catalogue.web[-1], catalogue, Findings())
 
 
@@ -350,7 +350,7 @@ def _plan_installation(
     python: InterpreterChoice | None,
     findings: Findings,
 ) -> PackageInstallation | None:
-    """Return the plan's `installation` where there is a page, and check what the page needs."""
+    """Return the plan's `installation` of a web UI, and check its requirements."""
     if page is None or python is None:
         return None
     disk.check_web_ui_space(host, page, python.build, findings)
@@ -360,7 +360,7 @@ def _plan_installation(
 
 
 def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> WebUiElsewhere:
-    """Give at which port clients are handed on to the first gateway's page."""
+    """Return the port at which clients are passed to the first gateway's web UI."""
     return {
         "port": settings.web_port,
         "first": {
@@ -376,7 +376,7 @@ def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> WebUiEl
 def _plan_shared_address(
     host: Host, settings: Settings, peers: Sequence[GatewayAddress], findings: Findings
 ) -> SharedAddress | None:
-    """Give how this gateway has the shared address, and find what keeps it from that."""
+    """Plan the shared address of this gateway, and report what prevents it."""
     address = settings.gateway_address
     if address is None:
         if len(peers) > 1:
@@ -409,6 +409,6 @@ def _plan_shared_address(
     return {
         "interface": interface.name,
         "own": own,
-        # One number for both, and hardly that of others on the same network.
+        # One number for both gateways, which others on the same network hardly use.
         "router": int(shared) % _MAX_ROUTER_ID + 1,
     }

@@ -1,8 +1,8 @@
-"""What fixing a finding costs, in dollars, by the kind of its remedy in the registry.
+"""Price the fix of a finding, in dollars, by the kind of its remedy in the registry.
 
-GPUs are counted by the same sums as the plan's memory, and priced as they were seen to be sold
-(prices.yaml, `purchase`). Nobody publishes dated prices of memory modules and disks: a site that
-names them (`memory_gib`, `disk_tb` among the assumptions of its own prices.yaml) has them counted.
+GPUs are counted by the same sums as the plan's memory, and priced by observed prices
+(prices.yaml, `purchase`). There are no published dated prices of memory modules and disks: they are
+priced if a site names them (`memory_gib`, `disk_tb` in the assumptions of its own prices.yaml).
 
 Decides: what a fix costs.
 Held by: tests/unit/planner/test_remediation.py.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from kimi_prov.planner.registry.definition import Remedy
     from kimi_prov.planner.rules.context import PlanContext
 
-# Kinds of remedy that take somebody's work and no money.
+# Kinds of remedy that take work and no money.
 _FREE_REMEDIES: frozenset[Remedy] = frozenset(
     {"setting", "catalogue", "software", "process", "reboot", "firmware"}
 )
-# Findings whose cost nobody has named until now, though their remedy is work.
+# Findings without a known cost, although their remedy is work.
 _UNPRICED = frozenset(
     {"engine.model_unknown", "experts.instances", "numa.instances", "numa.node_room", "numa.pools"}
 )
@@ -41,7 +41,7 @@ _GIB, _TB = 1 << 30, 10**12
 
 
 def price_findings(rows: Iterable[Finding], context: PlanContext) -> list[Finding]:
-    """Give the findings with what fixing them costs, as far as that is known."""
+    """Return the findings with the costs of their fixes, as far as they are known."""
     return [_price_finding(row, context) for row in rows]
 
 
@@ -75,7 +75,7 @@ def _estimate_cost(identity: str, context: PlanContext) -> tuple[float, str] | N
 
 
 def _price_gpus(context: PlanContext) -> tuple[float, str] | None:
-    """Give what GPUs which hold the model cost: more of those there, else the least of others."""
+    """Return the price of GPUs that hold the model: more of the same, else the cheapest others."""
     rows = context.catalogue.prices.purchase
     there = context.host.gpu.name if context.host.gpu else None
     same = [offer for row in rows if row.name == there and (offer := _price_offer(row, context))]
@@ -111,7 +111,7 @@ def _count_needed_gpus(sold: Gpu, context: PlanContext) -> int | None:
     known = context.model.versions("vllm")
     if known is None or parse_version(engine.version) < parse_version(known.least):
         return None
-    # What the inventory names for the machine as it is does not hold for another.
+    # The inventory's flags for the present machine do not hold for another.
     settings = replace(context.settings, engine_args={})
     for many in _GPU_COUNTS:
         host = replace(

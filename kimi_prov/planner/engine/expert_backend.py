@@ -1,4 +1,4 @@
-"""Who computes 4-bit experts on a machine without GPUs: the own kernel, kt-kernel, or vLLM."""
+"""Choose the backend of 4-bit experts on a machine without GPUs: own kernel, kt-kernel, vLLM."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# How the catalogue calls the form in which each backend keeps the experts in memory. The first that
-# a machine supports is chosen: so they stand by what was measured (docs/guides/kt-experts.md).
+# The catalogue's name of each backend's form of the experts in memory. The first that a machine
+# supports is chosen: the order is by measurements (docs/guides/kt-experts.md).
 RESIDENT_FORMATS: dict[ExpertBackend, str] = {
     "native": "native-int4",
     "kt": "rawint4",
     "vllm": "vllm-cpu-int4",
 }
 _UNWANTED = "not wanted (kimi_experts)"
-# What the own kernel is compiled with where it is installed.
+# The compiler with which the own kernel is built during installation.
 PACKAGES = ("gcc", "libc6-dev")
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
-# Tokens that kt-kernel takes in one call: its scratch memory is of that size.
+# Tokens of one call of kt-kernel, which decide the size of its scratch memory.
 CHUNK_TOKENS = 1024
 # Bytes of a dense weight in int8: a scale of four bytes for 128.
 INT8_BYTES = 1 + 4 / 128
-# Fewer cores are shared with others: threads that give way to everybody would not get on.
+# With fewer cores other programs share them: threads that always yield would not get on.
 _OWN_CORES = 8
 
 
@@ -47,9 +47,9 @@ def choose_backend(
     python: str,
     findings: Findings,
 ) -> ExpertBackend | None:
-    """Choose the expert backend; None where the engine does it without the plugin, or nobody can.
+    """Choose the expert backend; None where the engine needs no plugin, or no backend is possible.
 
-    `python`: the version of the engine's own, such as "3.11".
+    `python`: the engine's version of Python, such as "3.11".
     """
     engine, model, plugin = work.engine, work.model, work.engine.plugin
     if plugin is None or work.weights_format not in plugin.formats:
@@ -98,7 +98,7 @@ def choose_backend(
 
 
 def _report_kt_kernel(host: Host, findings: Findings, *, faster: bool) -> None:
-    """Say what kt-kernel costs here. `faster`: vLLM's own kernel has the memory that it takes."""
+    """Report the costs of kt-kernel. `faster`: vLLM's own kernel would have enough memory."""
     if faster:
         findings.add(
             "experts.faster",
@@ -118,7 +118,7 @@ def _report_kt_kernel(host: Host, findings: Findings, *, faster: bool) -> None:
 def choose_dense_format(
     settings: Settings, backend: ExpertBackend | None, findings: Findings
 ) -> Dense:
-    """Choose how the weights beside the routed experts are held; int8 only where it was set."""
+    """Choose how the weights beside the routed experts are held; int8 only if it is set."""
     if settings.dense_weights != "int8":
         return "bf16"
     if backend in ("native", "kt"):
@@ -134,7 +134,7 @@ def choose_dense_format(
 
 
 def describe_backend(backend: ExpertBackend) -> str:
-    """Say why, for the plan's `engine.reason`."""
+    """Describe the backend for the plan's `engine.reason`."""
     return {
         "native": "this project's kernel computes the INT4 experts in vLLM's own threads, by a "
         "plugin (at every size measured faster than kt-kernel and than vLLM's own)",
@@ -147,7 +147,7 @@ def describe_backend(backend: ExpertBackend) -> str:
 def count_resident_bytes(
     catalogue: Catalogue, backend: ExpertBackend | None, model: Model
 ) -> int | None:
-    """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
+    """Return the bytes of the 4-bit experts in memory; None where they stay as in the files."""
     if backend is None:
         return None
     routed = model_bytes.count_routed_params(model.architecture)
@@ -155,7 +155,7 @@ def count_resident_bytes(
 
 
 def count_saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
-    """Bytes that weights in int8 take less than in bf16, on each of `hosts` that share them."""
+    """Return the bytes saved by int8 in place of bf16, on each of `hosts` that share weights."""
     if dense == "bf16":
         return 0
     return round(model_bytes.count_int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
@@ -164,7 +164,7 @@ def count_saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
 def measure_slices(
     host: Host, catalogue: Catalogue, backend: ExpertBackend | None, model: Model
 ) -> ExpertSlices | None:
-    """Give how the experts lie on the nodes: kt-kernel's in equal slices, others in one piece."""
+    """Return how the experts are on nodes: kt-kernel's in equal slices, others in one piece."""
     size = count_resident_bytes(catalogue, backend, model)
     if backend is None or size is None:
         return None
@@ -174,9 +174,9 @@ def measure_slices(
 
 
 def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
-    """Bytes needed once more while a layer is loaded: its slices, or its repacked form.
+    """Return the further bytes while a layer is loaded: its slices, or its repacked form.
 
-    vLLM's own takes about 27 GiB for a layer of Kimi's; the own kernel's comes from the files.
+    vLLM's own needs about 27 GiB for a layer of Kimi's; the own kernel reads it from the files.
     """
     if backend == "native":
         return 0
@@ -186,7 +186,7 @@ def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Mo
 
 
 def count_instances(settings: Settings, findings: Findings) -> int:
-    """Count the engines: one, whose experts lie in slices over the nodes."""
+    """Return the number of engines: one, whose experts are sliced over the nodes."""
     if not settings.auto("instances") and int(settings.instances) > 1:
         findings.add(
             "experts.instances",
@@ -198,7 +198,7 @@ def count_instances(settings: Settings, findings: Findings) -> int:
 
 
 def make_environment(backend: ExpertBackend, placement: Placement, dense: Dense) -> dict[str, str]:
-    """Give what the plugin reads."""
+    """Return the plugin's variables."""
     beside = {"KIMI_DENSE": dense} if dense != "bf16" else {}
     if backend != "kt":
         return {"KIMI_EXPERTS": backend, **beside}
@@ -209,8 +209,8 @@ def make_environment(backend: ExpertBackend, placement: Placement, dense: Dense)
         "KIMI_KT_IDLE": "1" if placement.pool_threads >= _OWN_CORES else "0",
         "KIMI_KT_NODES": ",".join(map(str, placement.pools)),
         "KIMI_KT_THREADS": str(placement.pool_threads),
-        # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
-        # the pools get the shared cores: the best of ten that were measured
+        # vLLM's threads stay awake for this time between operations, and no longer, so that the
+        # pools get the shared cores: the best of ten measured values
         # (docs/guides/kt-experts.md).
         "GOMP_SPINCOUNT": "5000",
     }
@@ -219,7 +219,7 @@ def make_environment(backend: ExpertBackend, placement: Placement, dense: Dense)
 def make_document(
     backend: ExpertBackend | None, placement: Placement, dense: Dense
 ) -> ExpertsPlan | None:
-    """Give the plan's `experts`."""
+    """Return the plan's `experts`."""
     if backend is None:
         return None
     return {
@@ -235,13 +235,13 @@ def make_document(
 def _find_unsupported_reason(
     backend: ExpertBackend, host: Host, catalogue: Catalogue, work: Workload, python: str
 ) -> str | None:
-    """Say why the machine does not support a backend; None where it does."""
+    """Return why the machine does not support a backend; None where it does."""
     plugin, model = work.engine.plugin, work.model
     needs = catalogue.format(RESIDENT_FORMATS[backend]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
     if backend == "native":
-        # Its threads and memory are one node's, with all of the engine; kt-kernel slices.
+        # Its threads and memory are on one node, with the whole engine; kt-kernel slices.
         fits = len(host.nodes) < 2 or any(
             _count_engine_bytes(catalogue, work) <= numa.count_usable_bytes(n) for n in host.nodes
         )
@@ -267,7 +267,7 @@ def _find_kt_kernel_reason(
 
 
 def _count_engine_bytes(catalogue: Catalogue, work: Workload) -> int:
-    """Bytes of an engine with its own kernel's experts and the least cache."""
+    """Return the bytes of an engine with the own kernel's experts and the smallest cache."""
     size = count_resident_bytes(catalogue, "native", work.model) or 0
     beside = model_bytes.count_plain_bytes(work.model.architecture, work.weights_format)
     beside -= count_saved_bytes(work.dense, work.model)

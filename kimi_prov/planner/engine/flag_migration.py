@@ -1,4 +1,4 @@
-"""Flags that the engine no longer takes become what does their job now.
+"""Replace flags that the engine no longer accepts by those that have the same effect.
 
 Decides: flags that a version no longer takes.
 Applied by: roles/serve.
@@ -29,21 +29,21 @@ _REFUSED = ("rejected", "fails")
 
 
 def _convert_swap_space(value: object, others: Flags, ranks: int) -> object:
-    """`--swap-space` was in GiB for each GPU, `--kv-offloading-size` is for all together."""
+    """Convert `--swap-space`, GiB for each GPU, to `--kv-offloading-size`, GiB for all."""
     del others
     plain = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
     return value * ranks if plain else None  # type: ignore[operator]
 
 
 def _convert_redundant_experts(value: object, others: Flags, ranks: int) -> object:
-    """Put the number into `--eplb-config`, beside what is there."""
+    """Add the number to the other values of `--eplb-config`."""
     del ranks
     have = others.get("eplb-config")
     return {**(have if isinstance(have, dict) else {}), "num_redundant_experts": value}
 
 
 def _convert_graph_sizes(value: object, others: Flags, ranks: int) -> object:
-    """`--cuda-graph-sizes` listed them, now the largest is named."""
+    """Convert the list of `--cuda-graph-sizes` to its largest size."""
     del others, ranks
     sizes = value if isinstance(value, list) else [value]
     return max((n for n in sizes if isinstance(n, int)), default=None)
@@ -64,7 +64,7 @@ def migrate_flags(
     capability: str | None,
     findings: Findings,
 ) -> Settings:
-    """Return the settings with flags that this engine takes; each that was changed is a finding.
+    """Return the settings with flags that this engine accepts, with a finding for each change.
 
     `ranks`: GPUs that share the model; `capability`: their compute capability, such as "9.0".
     """
@@ -114,7 +114,7 @@ def _report_replacement(
         f"--{name} {_format_value(new_value)}".rstrip() for name, new_value in instead.items()
     )
     reason = f" ({state.reason})" if state.reason else ""
-    # The catalogue's own words say why nothing is needed, unless they name a flag.
+    # The catalogue's text says why nothing is needed, unless it names a flag.
     words = state.replacement or _NOTHING
     findings.add(
         "engine.flag_replaced",
@@ -143,7 +143,7 @@ def _drop_broken_flags(
     capability: str | None,
     findings: Findings,
 ) -> Flags:
-    """Take out what this engine is known to refuse for these weights, where it serves without."""
+    """Remove flags that this engine is known to refuse for these weights, if it serves without."""
     engine, weights_format = work.engine, work.weights_format
     combination = Combination(
         engine=engine.name,

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
 
-# Of a machine that nobody has described: what it is nearly always.
+# The usual path, for a machine without facts of its interpreters.
 _USUAL_ARCH = "x86_64"
 
 
 class PinnedSoftware(Protocol):
-    """What an interpreter is chosen for, as the catalogue has it: an engine, or a page."""
+    """The catalogue's row that needs an interpreter: an engine, or a web UI."""
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class PinnedSoftware(Protocol):
 
     @property
     def variant(self) -> str:
-        """Which of its builds."""
+        """Its build."""
 
     @property
     def version(self) -> str:
@@ -41,14 +41,14 @@ class PinnedSoftware(Protocol):
 
     @property
     def source(self) -> str:
-        """Where the row was read."""
+        """The source of the row."""
 
     def lock_name(self, python: str) -> str:
-        """File name of the lock for a Python such as "3.11"."""
+        """Return the name of the lock file for a Python such as "3.11"."""
 
 
 class InterpreterChoice(NamedTuple):
-    """An interpreter, why it is that one, and the build that has to be brought, if any."""
+    """An interpreter, the reason, and the bundled build to install, if any."""
 
     python: Python
     reason: str
@@ -58,7 +58,7 @@ class InterpreterChoice(NamedTuple):
 def choose_interpreter(
     host: Host, engine: PinnedSoftware, catalogue: Catalogue, findings: Findings
 ) -> InterpreterChoice:
-    """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
+    """Find an interpreter for which there is a lock: the machine's own, else a bundled build.
 
     The machine's own comes first: its distribution maintains it.
     """
@@ -74,7 +74,7 @@ def choose_interpreter(
         )
         return InterpreterChoice(own, "the machine's own, for which the packages are pinned")
     if not host.pythons:
-        # A spec sheet names no interpreter: the system's own is what one would find.
+        # A spec sheet names no interpreter: assume the system's own.
         fallback = Python("/usr/bin/python3", locked[0] if locked else engine.python[0])
         return InterpreterChoice(fallback, "supposed: nobody has described the machine's own")
     if not locked:
@@ -85,7 +85,7 @@ def choose_interpreter(
         (row for row in reversed(catalogue.pythons) if _is_suitable(row, host, locked)), None
     )
     if build is None:
-        # Nobody has installed a quoted machine yet: its system is still to be chosen.
+        # A quoted machine is not installed yet: its system can still be chosen.
         findings.add(
             "python.lock",
             severity="warning" if host.quoted else "blocker",
@@ -118,12 +118,12 @@ def choose_interpreter(
 
 
 def build_directory(build: Interpreter) -> str:
-    """Path of the directory on the machine that a build is kept in."""
+    """Return the directory of a build on the machine."""
     return f"{paths.PYTHONS}/{build.name}"
 
 
 def build_executable(build: Interpreter) -> str:
-    """Path of a build's interpreter on the machine."""
+    """Return the path of a build's interpreter on the machine."""
     return f"{build_directory(build)}/{build.key}/bin/python{build.minor}"
 
 
@@ -138,7 +138,7 @@ def _is_suitable(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
 
 
 def _describe_missing_build(host: Host, catalogue: Catalogue, locked: Sequence[str]) -> str:
-    """Say why no build of the catalogue does."""
+    """Return why no build of the catalogue fits."""
     rows = [row for row in catalogue.pythons if row.minor in locked and row.status == "available"]
     arch = host.system.arch or _USUAL_ARCH
     here = [row for row in rows if row.arch == arch]
@@ -151,7 +151,7 @@ def _describe_missing_build(host: Host, catalogue: Catalogue, locked: Sequence[s
 
 
 def _choose_unpinned(host: Host, engine: PinnedSoftware, findings: Findings) -> Python:
-    """Give a Python that the engine is made for; nothing is pinned for any."""
+    """Return a Python that the engine supports, although no packages are pinned for it."""
     python = next((p for p in host.pythons if p.version in engine.python), None)
     if python is None:
         findings.add(
@@ -166,7 +166,7 @@ def _choose_unpinned(host: Host, engine: PinnedSoftware, findings: Findings) -> 
 
 
 def _describe_present(host: Host) -> str:
-    """Name one path of each version: python3 is nearly always python3.N as well."""
+    """List one path of each version: python3 is nearly always python3.N as well."""
     paths_of = {python.version: python.path for python in reversed(host.pythons)}
     return ", ".join(f"{path} ({version})" for version, path in reversed(paths_of.items()))
 

@@ -1,1 +1,1 @@
-"""What several hosts decide together: groups, neighbours, batches, the site's network."""
+"""Decisions about several hosts: groups, neighbours, batches, the site's network."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """`together`: alike for machines that serve one model together, whose turn is the same."""
+    """`together`: equal for machines that serve one model together and share a batch."""
 
     name: str
     together: str
@@ -19,10 +19,10 @@ class Machine:
 
 
 def split_into_batches(machines: Sequence[Machine], at_once: int | None) -> list[list[str]]:
-    """Name the machines of each turn; None takes all at once.
+    """Return the machines' names by batch; `at_once` None makes one batch.
 
-    `at_once` counts machines, of those that serve one model together all as one. Who serves nothing
-    is missed by nobody: these come first and at once, so that what does not work is seen there.
+    `at_once` counts machines; those that serve one model together count as one. Machines that do
+    not serve come first, all at once, so that faults show there before clients notice.
     """
     if at_once is None:
         return [[row.name for row in machines]] if machines else []

@@ -16,10 +16,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def make_document(settings: Settings) -> ForwardProxyPlan | None:
-    """Give the plan's `site.proxy`, None without a proxy. No user and no password is in it.
+    """Return the plan's `site.proxy`, None without a proxy. It holds no user and no password.
 
-    `environment` and `apt`: files on the machine that root alone reads. They have the whole URL;
-    their role writes it from the inventory.
+    `environment` and `apt`: files on the machine that only root reads. They have the whole URL,
+    which their role writes from the inventory.
     """
     urls = (settings.http_proxy, settings.https_proxy)
     http, https = (strip_login(url)[0] if url else None for url in urls)

@@ -1,4 +1,4 @@
-"""Rules across the layers: each with a definition and a function. check(context) -> findings.
+"""Rules on the whole plan: each has a definition and a function. check(context) -> findings.
 
 Decides: the findings of rules.
 Held by: tests/unit/planner/rules/test_rules.py.
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.rules.context import PlanContext
 
-# Imported for the rules that they register.
+# Imported because they register rules.
 _MODULES = (cpu, engines, experts, gpu, groups, machine, network, recipes, site, software, weights)
 
 
 def check_rules(context: PlanContext) -> list[Finding]:
-    """Run every rule; what is unknown is passed over in silence, never guessed."""
+    """Run every rule; unknown values make no finding and are never guessed."""
     return [
         make_finding_from_result(rule, result)
         for rule in RULES.values()

@@ -1,4 +1,4 @@
-"""What a rule reads, and how rules are registered."""
+"""The input of rules, and their registration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """One machine, its settings, and what was decided.
+    """One machine, its settings, and the decisions.
 
     `proposed` are the flags that the planner chose, `flags` those with the inventory's over them;
     `plan` is the plan without findings. `group`: the hosts that serve the model together with it.
@@ -49,12 +49,12 @@ class PlanContext:
 
     @property
     def facts(self) -> Facts:
-        """The machine's facts as they came."""
+        """The machine's facts as they were read."""
         return self.host.facts
 
     @property
     def nvidia(self) -> NvidiaFacts:
-        """What is known of the NVIDIA driver; empty where nothing is."""
+        """Facts of the NVIDIA driver; empty if unknown."""
         return self.host.nvidia
 
     @property
@@ -64,12 +64,12 @@ class PlanContext:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs the model can have: those of every host of its group."""
+        """The number of GPUs of all hosts of the group."""
         return len(self.host.gpu_bytes) * self.settings.hosts_per_model
 
     @property
     def heavy(self) -> bool:
-        """Whether the model is of a size that settings of the machine matter to."""
+        """Whether the model is so large that settings of the machine matter."""
         return not self.model.is_synthetic
 
 
@@ -82,7 +82,7 @@ class Rule:
 
 
 class RuleResult(Observation):
-    """What a rule found."""
+    """The result of a rule."""
 
 
 RULES: dict[str, Rule] = {}
@@ -91,7 +91,7 @@ RULES: dict[str, Rule] = {}
 def register_rule(
     identity: str,
 ) -> Callable[[Check], Check]:
-    """Register a function as the rule of a finding. It gives a RuleResult for each fault.
+    """Register a function as the rule of a finding. It yields a RuleResult for each fault.
 
     Raises KeyError for an id that the registry does not have.
     """
@@ -105,5 +105,5 @@ def register_rule(
 
 
 def make_finding_from_result(rule: Rule, result: RuleResult) -> Finding:
-    """Make a finding of what a rule found."""
+    """Make a finding from a rule's result."""
     return make_finding(rule.definition.id, **result)

@@ -1,4 +1,4 @@
-"""Rules about the engine: flags that it does not take, combinations that are known to fail."""
+"""Rules about the engine: flags that it does not accept, combinations known to fail."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
     environment = context.plan["instances"][0]["env"]
     flags: list[str] = []
     for flag, value in context.flags.items():
-        # A zero turns off what the flag would do, as false does.
+        # A zero turns the flag's effect off, as false does.
         if value:
             flags += [f"--{flag}", f"--{flag}={value}"]
     combination = Combination(
@@ -81,7 +81,7 @@ def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
     )
     for row in context.catalogue.broken_with(combination):
         if row.id == "vllm-cpu-int4":
-            continue  # engine.format says it, with what serves it instead
+            continue  # engine.format reports it, with the engine that serves it
         if any(f"{name}={value}" in row.fix for name, value in environment.items()):
             continue  # the plan has replaced it
         yield RuleResult(

@@ -1,4 +1,4 @@
-"""Rules about what this project's kernels hold on processors beside the routed experts."""
+"""Rules about weights beside the routed experts that this project's kernels hold in int8."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check_dense(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def _estimate_int8_speed(context: PlanContext) -> float | None:
-    """Tokens a second that one request would have; None where that is not estimated."""
+    """Return tokens a second of one request with int8; None without an estimate."""
     speeds = prediction.make_document(
         context.host,
         context.settings,

@@ -1,4 +1,4 @@
-"""Rules about GPUs: what they are, how they are linked, how the model is shared out over them."""
+"""Rules about GPUs: their kinds, their links, and how the model is split over them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _check_pcie(context: PlanContext) -> Iterator[RuleResult]:
         slot, card_most = link.get("gen_max"), link.get("gen_card")
         if card_most is None and context.host.gpu is not None:
             card_most = context.host.gpu.pcie_gen
-        # The present generation says nothing: an idle link saves power.
+        # The present generation is no sign: an idle link saves power.
         if slot and card_most and slot < card_most:
             yield RuleResult(
                 severity="warning" if context.choice.hybrid else "info",

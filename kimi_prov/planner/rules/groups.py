@@ -1,4 +1,4 @@
-"""Rules about several hosts that serve one model together: are they alike, does the layout fit."""
+"""Rules about hosts that serve one model together: are they equal, does the layout fit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _check_settings(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-# What is compared, how gravely, and what to do.
+# The compared facts, the severity of a difference, and the fix.
 _COMPARED_FACTS: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
     (
         "GPUs",

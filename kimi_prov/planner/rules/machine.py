@@ -36,8 +36,8 @@ def _check_support_status(context: PlanContext) -> Iterator[RuleResult]:
             names={"name": row.name},
             observed=f"{row.name}: {row.status}"
             + (f", checked {row.checked}" if row.checked else ""),
-            required="what can be had today",
-            fix="ask the maker for a day and for measured speeds, or choose what can be had"
+            required="a product that is available",
+            fix="ask the maker for a date and for measured speeds, or choose an available one"
             if announced
             else None,
             source=row.source,
@@ -61,7 +61,7 @@ def _check_channels(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("numa.node_room")
 def _check_node_room(context: PlanContext) -> Iterator[RuleResult]:
-    """Only before a start: what runs already has taken its memory."""
+    """Check free memory only before a start: a running engine has its memory already."""
     units = context.facts["kimi"].get("units") or {}
     stopped = ("inactive", "failed")
     if any(unit_names.is_serve(n) and state not in stopped for n, state in units.items()):
@@ -84,7 +84,7 @@ def _check_node_room(context: PlanContext) -> Iterator[RuleResult]:
             ),
             required=f"{format_bytes(context.bound.share)} on each of node(s) "
             f"{', '.join(map(str, context.bound.nodes))}",
-            fix="stop what takes the memory there (`numastat -p PROCESS` tells), then apply again",
+            fix="stop what takes the memory there (see `numastat -p PROCESS`), then apply again",
         )
 
 
@@ -187,7 +187,7 @@ def _check_thp(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def _describe_setting(row: SysctlFacts | ChoiceFacts, observed: str, required: str) -> RuleResult:
-    """Say what `apply` sets by itself; what it cannot is a warning."""
+    """Report a setting that `apply` changes; one that it cannot change is a warning."""
     if row.get("writable"):
         return RuleResult(
             severity="info", observed=observed, required=f"{required}: `apply` sets it"
@@ -255,7 +255,7 @@ def _check_packages_busy(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("packages.unfinished")
 def _check_packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
-    """Not while packages are being installed: then some are unfinished all the time."""
+    """Check unless packages are being installed: some are unfinished then."""
     package_facts = context.facts["packages"]
     names = package_facts.get("unfinished")
     if (
@@ -328,7 +328,7 @@ def _format_detail(detail: object) -> str:
 
 
 def _find_weights_filesystem(context: PlanContext) -> FilesystemFacts | None:
-    """Return the file system that the weights will lie on."""
+    """Return the file system of the weights."""
     rows = context.facts["filesystems"]
     held = {path: row for row in rows for path in row.get("holds") or []}
     return held.get(paths.MODELS) or held.get(paths.ROOT)

@@ -1,6 +1,6 @@
 """Rules about the network between hosts that serve one model together.
 
-Each is a function of the members of a group; a host whose network nobody looked at says nothing.
+Each is a function of the members of a group; a host whose network was not probed gives no finding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.hosts.groups import Member
 
 _BF16_BYTES = 2
-# A /31 or /32, as hosts of a routed fabric and of some clouds have: their peers are never in it.
+# A /31 or /32, as in a routed fabric and some clouds: peers are never in such a network.
 _POINT_TO_POINT = 2
 
 
@@ -31,7 +31,7 @@ def _check_plan_addresses(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def check_addresses(members: Sequence[Member]) -> Iterator[RuleResult]:
-    """Find members without an address, with one that they do not have, or on other networks."""
+    """Report members without an address, with a foreign address, or on other networks."""
     known = [member for member in members if member.host.interfaces]
     if len(known) < len(members) or _is_one_for_all(members):
         return
@@ -85,7 +85,7 @@ def check_addresses(members: Sequence[Member]) -> Iterator[RuleResult]:
 
 
 def _is_one_for_all(members: Sequence[Member]) -> bool:
-    """Whether one machine's facts stand for all hosts of the group, as a check of one does."""
+    """Whether all hosts of the group have one machine's facts, as in a check of one machine."""
     return all(member.host.facts == members[0].host.facts for member in members)
 
 
@@ -97,7 +97,7 @@ def _parse_address(text: str | None) -> str | None:
 
 
 def _find_interfaces(members: Sequence[Member]) -> dict[str, Interface]:
-    """Give the interface of each member on the network of the group, of those that are known."""
+    """Return the known interface of each member on the group's network."""
     interfaces = {member.name: find_interface(member.host, member.address) for member in members}
     return {name: row for name, row in interfaces.items() if row is not None}
 
@@ -109,7 +109,7 @@ def _check_plan_mtu(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def check_mtu(members: Sequence[Member]) -> Iterator[RuleResult]:
-    """Find MTUs that differ between members."""
+    """Report MTUs that differ between members."""
     links = {name: row for name, row in _find_interfaces(members).items() if row.mtu}
     if len({row.mtu for row in links.values()}) > 1:
         least = min(row.mtu or 0 for row in links.values())
@@ -127,7 +127,7 @@ def _check_plan_links(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def check_links(members: Sequence[Member]) -> Iterator[RuleResult]:
-    """Find interfaces that are down, and those slower than their peers'."""
+    """Report interfaces that are down, and those slower than their peers'."""
     links = _find_interfaces(members)
     for name, row in links.items():
         if row.down:
@@ -174,7 +174,7 @@ def _check_plan_rdma(context: PlanContext) -> Iterator[RuleResult]:
 def check_rdma(
     members: Sequence[Member], layers: int, hidden: int, *, tensor_parallel: bool
 ) -> Iterator[RuleResult]:
-    """Find GPUs whose hosts have TCP alone between them, and say what it costs.
+    """Report GPUs whose hosts only have TCP between them, and the cost of that.
 
     `tensor_parallel`: ranks of one layer are on several hosts, or its experts are.
     """
@@ -205,7 +205,7 @@ def check_rdma(
 
 
 def _has_tcp_alone(host: Host) -> bool:
-    """Whether a host has no RDMA, as far as a sheet says or somebody looked."""
+    """Whether a host has no RDMA, by its sheet or by a probe."""
     group = host.facts.get("group")
     if group and group["link"]:
         return group["link"]["kind"] == "ethernet"
@@ -219,7 +219,7 @@ def _check_plan_gids(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def check_gids(members: Sequence[Member]) -> Iterator[RuleResult]:
-    """Find ports of RoCE that have no GID of version 2."""
+    """Report ports of RoCE without a GID of version 2."""
     for member in members:
         for port in find_rdma_devices(member.host):
             if port.kind == "roce" and port.gid_type != ROCE_V2:

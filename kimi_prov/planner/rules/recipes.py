@@ -1,4 +1,4 @@
-"""Rules about layouts over several hosts: whether anybody said that this one ran."""
+"""Rules about layouts over several hosts: whether a source says that this layout ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_proven(
     hosts: int,
     layout: Mapping[str, Any],
 ) -> tuple[GroupRecipe, ...]:
-    """Return what was published of just this layout over so many hosts and said to have answered.
+    """Return the published rows of exactly this layout whose sources say that it answered.
 
     `layout` is the plan's `parallel`; `gpu_name` the catalogue's.
     """
@@ -40,7 +40,7 @@ def make_layout(
     hosts: int,
     layout: Mapping[str, Any],
 ) -> GroupLayout:
-    """Name what is to run over several hosts by the plan's `parallel`."""
+    """Return the layout over several hosts from the plan's `parallel`."""
     return GroupLayout(
         model=model,
         weights_format=weights_format,
@@ -55,7 +55,7 @@ def make_layout(
 
 
 def _plan_layout(context: PlanContext) -> GroupLayout | None:
-    """Name the plan's layout; None for one host, and for models that tests make up."""
+    """Return the plan's layout; None for one host, and for synthetic models of tests."""
     hosts = context.settings.hosts_per_model
     if hosts == 1 or context.model.is_synthetic:
         return None

@@ -1,4 +1,4 @@
-"""Rules about what a machine that is in use already has: mounts, accounts, its clock."""
+"""Rules about what exists on a machine in use: mounts, accounts, its clock."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.facts.kimi import AccountFacts
 
-# Code lies in these; weights are only read.
+# Folders with code; weights are only read.
 _CODE_DIRS = (paths.ROOT, paths.ENGINES)
 _OWN_DIRS = (*_CODE_DIRS, paths.MODELS)
-# useradd gives numbers from here on to people (UID_MIN of login.defs).
+# The first uid of people's accounts (UID_MIN of login.defs).
 _FIRST_USER_ID = 1000
 _NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
-# Certificates and signed addresses are commonly allowed as much; a plan looks away below.
+# The usual tolerance of certificates and signed addresses; a smaller difference is no finding.
 _MAX_CLOCK_SKEW_S = 300
 
 
@@ -72,7 +72,7 @@ def _check_accounts(context: PlanContext) -> Iterator[RuleResult]:
         if row is None:
             continue
         if before is not None and not paths.did_user_exist(before, name, row["home"]):
-            # Of the one that an apply made a container may use the number by chance.
+            # A container may use the uid of the service's account by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"
         reasons = _describe_foreign_account(row)
@@ -96,7 +96,7 @@ def _check_accounts(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def _describe_foreign_account(row: AccountFacts) -> list[str]:
-    """Say by what an account shows that it is not the service's own; empty where by nothing."""
+    """Return the signs that an account is not the service's own; empty without any."""
     signs = []
     shell = str(row["shell"] or "/bin/sh").rsplit("/", 1)[-1]
     if row["uid"] == 0:
@@ -115,7 +115,7 @@ def _check_clock(context: PlanContext) -> Iterator[RuleResult]:
     if offset is None or abs(offset) <= _MAX_CLOCK_SKEW_S:
         return
     behind = offset < 0
-    # A clock that is kept by a time server is more likely right than one that nobody looked at.
+    # A clock that a time server keeps is more likely right than another.
     kept = clock.get("synchronized") is True
     yield RuleResult(
         severity="blocker" if behind and not kept else "warning",
@@ -128,7 +128,7 @@ def _check_clock(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def _format_duration(seconds: float) -> str:
-    """Give a time in the largest unit that it fills, roughly: `2 hours`."""
+    """Write a time roughly, in its largest unit: `2 hours`."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= size * 0.95:
             many = round(seconds / size)

@@ -150,5 +150,5 @@ def _check_persistence(context: PlanContext) -> Iterator[RuleResult]:
 
 
 def _strip_revision(version: object) -> str:
-    """Take a package's revision off: 580.159.04-1 and 580.159.04 are one driver."""
+    """Remove a package's revision: 580.159.04-1 and 580.159.04 are one driver."""
     return str(version).rsplit(":", 1)[-1].partition("-")[0]

@@ -1,1 +1,1 @@
-"""Which engine serves, and the command line of each of its instances."""
+"""The choice of the engine, and the command line of each of its instances."""

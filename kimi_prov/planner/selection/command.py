@@ -1,4 +1,4 @@
-"""Every engine's command line and environment: the plan's flags, the inventory's over them.
+"""Every engine's command line and environment: the plan's flags, with the inventory's over them.
 
 Decides: the command line of an instance, with `kimi_engine_args` over the flags of the plan.
 Applied by: roles/serve.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.flag_names import FlagNames
     from kimi_prov.planner.settings.parsing import Settings
 
-# The proxy, the firewall and the key all rest on these.
+# The proxy, the firewall and the key depend on these flags.
 _RESERVED = {
     "api-key": "kimi_api_keys_file",
     "host": "kimi_allowed_networks",
@@ -61,7 +61,7 @@ def make_flags(
     placement: Placement,
     capability: str | None = None,
 ) -> dict[str, Any]:
-    """Give the flags that the plan chooses, but those of one instance.
+    """Return the flags that the plan chooses, without those of one instance.
 
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
@@ -73,9 +73,9 @@ def make_flags(
 def merge_flags(
     chosen: dict[str, Any], settings: Settings, names: FlagNames, findings: Findings
 ) -> dict[str, Any]:
-    """Lay the inventory's flags over the plan's; each that differs is a finding.
+    """Merge the inventory's flags into the plan's; each difference is a finding.
 
-    `names`: the engine's, for memory is counted with the flags among them.
+    `names`: the engine's flags with which memory is counted.
     """
     requested = dict(settings.engine_args)
     for flag in sorted(set(requested) & set(_RESERVED)):
@@ -114,7 +114,7 @@ def merge_flags(
 
 
 def _find_contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
-    """Give the flags whose value a variable that was set contradicts, with that variable."""
+    """Return the flags whose value contradicts a set variable, with that variable."""
     contradicted: dict[str, tuple[str, object]] = {}
     args = settings.engine_args
     context, dtype = parse_int(args.get(names.context)), parse_kv_dtype(args.get(names.kv_dtype))
@@ -134,7 +134,7 @@ def make_instance(
     slot: InstanceSlot,
     served: ServedModel,
 ) -> InstancePlan:
-    """Give one of the plan's `instances`: its command line, port and GPUs, neighbours together."""
+    """Return one of the plan's `instances`: its command line, port and adjacent GPUs."""
     index = slot.index
     size = budget.gpu.gpus if budget.gpu else 0
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
@@ -159,12 +159,12 @@ def make_instance(
 def _make_argv(
     choice: EngineChoice, chosen: dict[str, Any], served: ServedModel, port: int | None
 ) -> list[str]:
-    """Give an instance's whole command line; each element is one argument."""
+    """Return an instance's whole command line; each element is one argument."""
     serve_dir, names = served.directory, served.names
-    # Not through the link: python imports by the path that it was called by.
+    # Not through the link: python imports by the path of its call.
     line = [f"{engine.make_env_dir(choice)}/bin/python", "-m", choice.engine.module]
     line += ["--model", serve_dir, "--served-model-name"]
-    # sglang takes one name.
+    # sglang accepts one name.
     line += names[:1] if choice.hybrid else names
     if port is not None:
         line += ["--host", "127.0.0.1", "--port", str(port)]
@@ -188,8 +188,8 @@ def _format_arguments(flag: str, value: object) -> list[str]:
 def is_compiling(choice: EngineChoice, chosen: dict[str, Any]) -> bool:
     """Whether the engine compiles on the machine when it starts.
 
-    On GPUs it does in any case: Triton has a C compiler build what loads its kernels, with Python's
-    headers (triton/runtime/build.py), and KTransformers has nvcc build its own.
+    On GPUs it always does: Triton compiles loaders of its kernels by a C compiler with Python's
+    headers (triton/runtime/build.py), and KTransformers compiles its own kernels by nvcc.
     """
     return choice.engine.variant != "cpu" or not chosen.get(vllm.EAGER)
 
@@ -201,9 +201,9 @@ def _make_environment(
     placement: Placement,
     gpus: list[int],
 ) -> dict[str, str]:
-    """Give an instance's environment: offline, silent to others, caches where `kimi` may write.
+    """Return an instance's environment: offline, without telemetry, caches writable by `kimi`.
 
-    `gpus` are the instance's own; where there is one instance it sees them all.
+    `gpus` are the instance's own; a single instance sees all GPUs.
     """
     environment = {
         "DO_NOT_TRACK": "1",

@@ -1,4 +1,4 @@
-"""Chooses the engine, its version and the Python it is installed for.
+"""Choose the engine, its version and its Python.
 
 Decides: which engine and version.
 Applied by: roles/engine.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Dense
     from kimi_prov.planner.settings.parsing import Settings
 
-# Where every processor has the vector instructions that the engine was compiled for.
+# Architectures whose processors all have the engine's vector instructions.
 _WITHOUT_ISA = ("aarch64",)
-# What the locks were made for.
+# The architecture of the locks.
 _LOCKED_ARCH = "x86_64"
-# Formats whose kernels are compiled for one capability, or one family of them, alone.
+# Formats whose kernels are compiled for only one capability, or one family of them.
 _FP4 = ("nvfp4", "mxfp4")
 _GGUF = (
     "choose a machine with GPUs; or a model whose weights are bf16; llama.cpp and ik_llama.cpp "
@@ -56,7 +56,7 @@ def _report_no_gpu(host: Host, catalogue: Catalogue, findings: Findings) -> None
 def choose_engine(
     host: Host, settings: Settings, catalogue: Catalogue, model: Model, findings: Findings
 ) -> EngineChoice:
-    """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
+    """Choose the engine. One that cannot work is a blocker, and the nearest one is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
     weights_format = (
         model.native_format if settings.auto("weights_format") else str(settings.weights_format)
@@ -69,7 +69,7 @@ def choose_engine(
         reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
         _report_no_gpu(host, catalogue, findings)
-        # What else is wrong with the machine is worth knowing too.
+        # Go on, so that other faults of the machine are reported too.
         name = "vllm"
     engine = _choose_version(host, name, settings, catalogue, findings, (model, weights_format))
     if not settings.auto("kt_method") and engine.methods is not None:
@@ -77,7 +77,7 @@ def choose_engine(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
         )
     python, python_reason, build = interpreter.choose_interpreter(host, engine, catalogue, findings)
-    # int8 where it was set and can be: with less memory a node may hold the whole engine.
+    # int8 if it is set and possible: with less memory a node may hold the whole engine.
     dense_request: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
     work = Workload(engine, model, weights_format, dense_request)
     backend = expert_backend.choose_backend(
@@ -113,9 +113,9 @@ def choose_engine(
 
 
 def compute_env_digest(catalogue: Catalogue, locks: Sequence[str], brought: str | None) -> str:
-    """Name an environment for what it is made from: its lock, or all of its locks together.
+    """Return the digest of an environment's sources: its lock, or all of its locks together.
 
-    `brought`: digest of the interpreter's archive, where it is not the machine's own.
+    `brought`: digest of a bundled interpreter's archive, None for the machine's own.
     """
     marks = [catalogue.locks.get(lock, "unpinned") for lock in locks]
     if "unpinned" in marks:
@@ -134,7 +134,7 @@ def migrate_settings(
     catalogue: Catalogue,
     findings: Findings,
 ) -> Settings:
-    """Return the settings in the chosen engine's own flags; each that was changed is a finding."""
+    """Return the settings with the chosen engine's own flags, with a finding for each change."""
     if choice.on_gpus is not None and not choice.hybrid:
         findings.extend(choice.on_gpus.replaced)
         return choice.on_gpus.settings
@@ -145,7 +145,7 @@ def migrate_settings(
 def _migrate_flags(
     host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
 ) -> Settings:
-    """Return the settings in flags that this engine takes; each that was changed is a finding."""
+    """Return the settings with flags that this engine accepts, with a finding for each change."""
     many = layouts.count_tensor_ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
     return flag_migration.migrate_flags(settings, catalogue, work, many, host.capability, findings)
 
@@ -153,7 +153,7 @@ def _migrate_flags(
 def _plan_all_on_gpus(
     host: Host, settings: Settings, catalogue: Catalogue, model: Model, weights_format: str
 ) -> AllOnGpus | None:
-    """Count what vLLM would leave on the GPUs; None without any."""
+    """Return vLLM with all weights on the GPUs, and its memory; None without GPUs."""
     if not host.gpu_bytes:
         return None
     engine = _choose_row(host, "vllm", settings, catalogue, (model, weights_format))
@@ -171,9 +171,9 @@ def _choose_preferred(
     weights_format: str,
     on_gpus: AllOnGpus | None,
 ) -> tuple[str, str]:
-    """Name the engine that the planner would choose, and why.
+    """Return the engine that the planner would choose, and why.
 
-    All weights on the GPUs where they fit, else a hybrid where there is one.
+    All weights are on the GPUs if they fit, else a hybrid is chosen if there is one.
     """
     if on_gpus is None:
         return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
@@ -199,7 +199,7 @@ def _choose_preferred(
 def _check_provisioned(
     host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
 ) -> bool:
-    """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
+    """Whether `apply` installs the engine. If it does not, the plan is still correct."""
     foreign = host.system.arch not in (None, _LOCKED_ARCH)
     if _has_locks(engine, catalogue) and not foreign:
         return True
@@ -228,7 +228,7 @@ def _has_locks(engine: Engine, catalogue: Catalogue) -> bool:
 
 
 def make_env_dir(choice: EngineChoice) -> str:
-    """Path of the engine's environment on the machine."""
+    """Return the path of the engine's environment on the machine."""
     return f"{paths.ENGINES}/{choice.env_name}"
 
 
@@ -257,15 +257,15 @@ def _choose_version(
 def _choose_row(
     host: Host, name: str, settings: Settings, catalogue: Catalogue, workload: tuple[Model, str]
 ) -> Engine:
-    """Give the version that is set, or the default where the catalogue has none such."""
+    """Return the requested version, or the default if the catalogue does not have it."""
     rows = _list_rows(host, name, catalogue)
     row = next((e for e in rows if e.version == settings.engine_version), None)
     row = row or _choose_default(
         _filter_able(rows, host, workload[1]), rows[0], workload[0], catalogue
     )
     if host.amd:
-        # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
-        # NVFP4 is NVIDIA's alone.
+        # The catalogue has no build for ROCm: version and flags are those of the build for CUDA.
+        # Only NVIDIA has NVFP4.
         formats = tuple(one for one in row.formats if one != "nvfp4")
         return replace(
             row,
@@ -285,9 +285,9 @@ def _list_rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
 
 
 def _filter_able(rows: list[Engine], host: Host, weights_format: str) -> list[Engine]:
-    """Leave the versions with code for processor and GPUs, and of those the ones with the format.
+    """Keep the versions with code for processor and GPUs, and of those the ones with the format.
 
-    What no version has excludes none of them: it is said as a finding.
+    A requirement that no version meets excludes none: it becomes a finding.
     """
     assert rows, "the catalogue lacks an engine"  # noqa: S101
     capability = None if host.amd else host.capability
@@ -300,9 +300,9 @@ def _filter_able(rows: list[Engine], host: Host, weights_format: str) -> list[En
 def _choose_default(
     rows: list[Engine], usual: Engine, model: Model, catalogue: Catalogue
 ) -> Engine:
-    """Give the `usual` version; where it is not among `rows` or too old, the first that is.
+    """Return the `usual` version, or the first of `rows` if it is missing or too old.
 
-    One whose packages are pinned comes before one that could not be installed.
+    A version with pinned packages is preferred to one that cannot be installed.
     """
     known = model.versions(usual.name)
     if usual.variant == "cpu":
@@ -316,7 +316,7 @@ def _choose_default(
 
 
 def _check_age(engine: Engine, model: Model, findings: Findings) -> None:
-    """Compare the version with the least that serves the model."""
+    """Compare the version with the oldest that serves the model."""
     known = model.versions(engine.name)
     least = known.least if known else None
     if (
@@ -346,7 +346,7 @@ def _check_age(engine: Engine, model: Model, findings: Findings) -> None:
 def _check_gpu_code(
     host: Host, engine: Engine, weights_format: str, catalogue: Catalogue, findings: Findings
 ) -> None:
-    """Compare the GPUs with those that the engine's machine code is for."""
+    """Compare the GPUs with those of the engine's machine code."""
     capability = None if host.amd else host.capability
     known = (
         capability in row.capabilities for row in catalogue.broken if row.engine == engine.name
@@ -413,7 +413,7 @@ def _is_in_recipe(engine: Engine, model: Model, weights_format: str) -> bool:
 
 
 def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
-    """Architecture, instruction set and C library against what the engine was built for."""
+    """Compare architecture, instruction set and C library with the engine's build."""
     arch = host.system.arch
     if arch is not None and arch not in engine.arch:
         findings.add(

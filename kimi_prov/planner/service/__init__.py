@@ -1,1 +1,1 @@
-"""What stands around the engine: proxy, certificates, metrics, watchdog, lifecycle, timeouts."""
+"""Services around the engine: proxy, certificates, metrics, watchdog, lifecycle, timeouts."""

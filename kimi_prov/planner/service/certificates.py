@@ -1,4 +1,4 @@
-"""Where the proxy's certificate comes from, and what ordering one takes.
+"""The source of the proxy's certificate, and the requirements of ordering one.
 
 Decides: the certificate.
 Applied by: roles/proxy.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import AcmePlan, TlsMode, TlsPlan
     from kimi_prov.planner.settings.parsing import Settings
 
-# Where a certificate authority looks for the answer of HTTP-01 (RFC 8555, section 8.3).
+# The port at which a certificate authority checks HTTP-01 (RFC 8555, section 8.3).
 _HTTP = 80
 _UNPRIVILEGED = 1024
 _CHALLENGE_PORT_OFFSET = 8000
@@ -30,16 +30,16 @@ def choose_mode(settings: Settings) -> TlsMode:
 
 
 def choose_challenge_port(settings: Settings) -> int | None:
-    """Return the port on which a challenge is answered, None where there is none to answer."""
+    """Return the port on which a challenge is answered, None without such a challenge."""
     on_port = choose_mode(settings) == "acme" and settings.acme_challenge == "http-01"
     return _HTTP if on_port else None
 
 
 def choose_first_port(settings: Settings) -> int:
-    """Return the first port of the loopback for what is behind the proxy.
+    """Return the first port of the loopback for services behind the proxy.
 
-    It is the next after the proxy's. Engines, page and ACME client are no root: none takes one
-    below 1024.
+    It is the next after the proxy's. Engines, web UI and ACME client are not root, so that they
+    cannot use a port below 1024.
     """
     port = settings.port + 1
     return port if port >= _UNPRIVILEGED else port + _CHALLENGE_PORT_OFFSET
@@ -48,21 +48,21 @@ def choose_first_port(settings: Settings) -> int:
 def choose_client_port(settings: Settings, instances: int) -> int:
     """Return the port of the loopback on which the ACME client answers.
 
-    The engines and the page have those before it.
+    The engines and the web UI have the ports before it.
     """
     return choose_first_port(settings) + instances + 1
 
 
 def list_ports(settings: Settings, instances: int) -> list[int]:
-    """Return the ports that answering a challenge takes."""
+    """Return the ports that answer a challenge."""
     port = choose_challenge_port(settings)
     return [] if port is None else [port, choose_client_port(settings, instances)]
 
 
 def make_document(settings: Settings, instances: int) -> TlsPlan:
-    """Give the plan's `proxy.tls`; who knows all names of the host adds them.
+    """Return the plan's `proxy.tls`; the machine adds its own names.
 
-    `trusted`: whether a browser can trust it without being told to. `acme`: what is ordered where.
+    `trusted`: whether a browser can trust it without a setting. `acme`: what is ordered where.
     """
     mode = choose_mode(settings)
     return {
@@ -80,7 +80,7 @@ def _make_acme_section(settings: Settings, instances: int) -> AcmePlan:
     return {
         "directory_url": settings.acme_directory_url,
         "contact": settings.acme_contact,
-        # As an authority writes them into the certificate.
+        # In the form in which an authority writes them into the certificate.
         "names": list(dict.fromkeys(name.lower() for name in settings.tls_names)),
         "challenge": settings.acme_challenge,
         "port": choose_client_port(settings, instances) if on_port else None,

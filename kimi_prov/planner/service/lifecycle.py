@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.hosts.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
-# How often the machine looks whether somebody asks: four times in the time that it waits.
+# The machine checks for requests four times in its idle time.
 _MAX_POLL_INTERVAL_S, _MIN_POLL_INTERVAL_S = 30, 2
 
 
@@ -36,10 +36,10 @@ def report_engine_sleep(
     load_s: float | None,
     findings: Findings,
 ) -> None:
-    """Say what the engine's own sleep would gain, where the machine rests; it is not used.
+    """Report what the engine's own sleep would gain on a machine that stops when idle.
 
-    At level 1 vLLM keeps its process, and copies the weights from the GPUs to host memory and back.
-    `taken`: bytes of the weights, and of host memory while it serves, a RAM disk with it.
+    It is not used. At level 1 vLLM keeps its process, and copies the weights from the GPUs to host
+    memory and back. `taken`: bytes of the weights, and of host memory in use, with a RAM disk.
     """
     rests = settings.idle_stop and settings.idle_action == "stop" and settings.wake != "off"
     if not rests or engine != "vllm" or not host.gpu_bytes:
@@ -58,15 +58,15 @@ def report_engine_sleep(
         "rest.engine_sleep",
         observed=f"vLLM's sleep of level 1 needs {beside}, {has} of "
         f"{format_bytes(host.memory_bytes)}{f'; {figures}' if figures else ''}",
-        required="answers that are the same after it, seen with this engine and these GPUs: nobody "
-        "has, so the engine is stopped and started",
+        required="a test that answers are the same after it with this engine and these GPUs: "
+        "there is none, so the engine is stopped and started",
     )
 
 
 def _report_kept_memory(
     settings: Settings, tmpfs: RamDisk, group: Group | None, findings: Findings
 ) -> None:
-    """Say where a RAM disk goes on to take memory though nothing is served."""
+    """Report a RAM disk that takes memory while nothing is served."""
     if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
             "rest.memory",
@@ -94,12 +94,12 @@ def make_document(
     power: PowerPlan | None,
     group: Group | None,
 ) -> RestPlan:
-    """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
+    """Return the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
-    `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
-    which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
-    sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
-    their engines with it, and wait for it.
+    `source`: the weights'; a bucket also keeps the costs of sessions. `power`: the plan's, from
+    which `status` computes savings. Times in seconds. A request can only wake a machine that
+    stays on and sleeps. In a `group` the head sleeps, and is woken; the other hosts end their
+    engines with it, and wait for it.
     """
     _report_kept_memory(settings, tmpfs, group, findings)
     after_s = settings.idle_stop

@@ -1,4 +1,4 @@
-"""Which settings of the certificate go together."""
+"""Check settings of the certificate that depend on each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}", re.IGNORECASE)
 _MAX_NAME_LENGTH = 253
-# Let's Encrypt takes no more names in one certificate.
+# Let's Encrypt allows no more names in one certificate.
 _MAX_NAMES = 100
 # A word of certbot's command line.
 _MAIL = re.compile(r"[^@\s-][^@\s]*@[^@\s]+")
@@ -24,9 +24,9 @@ _MAIL = re.compile(r"[^@\s-][^@\s]*@[^@\s]+")
 def check_certificate(
     values: Mapping[str, Any], host: str, find: Callable[[str], str | None]
 ) -> None:
-    """Raise UserError for the first that contradicts another.
+    """Raise UserError for the first contradiction.
 
-    `values`: every variable by its name, with the pair of files judged already. `find` tells
+    `values`: every variable by name; the pair of files was checked before. `find` returns
     "FILE:LINE" of a variable.
     """
 
@@ -121,6 +121,6 @@ def _check_name(name: str, refuse: Callable[[str, str, str], UserError]) -> None
     else:
         raise refuse(
             "kimi_tls_names",
-            f"{name} is an address, and kimi_tls: acme orders certificates for names alone",
+            f"{name} is an address, and kimi_tls: acme orders certificates only for names",
             "list a name that leads to the machine, or set kimi_tls: self-signed",
         )

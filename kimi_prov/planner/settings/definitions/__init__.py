@@ -1,4 +1,4 @@
-"""Every inventory variable there is: the one table that checks, documentation and templates use.
+"""All inventory variables: the one table for checks, documentation and templates.
 
 Decides: which variables exist, their checks and defaults.
 Held by: tests/unit/planner/settings/test_parsing.py.
@@ -37,9 +37,9 @@ VARIABLES: tuple[Variable, ...] = (
 
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
-# The lengths of a typical request, of the load that `check` is asked for: they change estimates.
+# The lengths of a typical request, from the load of `check`: they change estimates.
 LENGTH_VARIABLES = ("kimi_input_tokens", "kimi_output_tokens")
-# Set by the product itself while a playbook runs; nobody writes them in an inventory.
+# Variables that the product itself sets while a playbook runs; no inventory sets them.
 _KEY_VARIABLES = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
 INTERNAL = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kimi_prov.planner.settings.definitions.variable import OFF, Variable, define
 
 _PORT = "The opened port"
-_WEB_UI = "The page to talk to the model"
+_WEB_UI = "The web UI"
 
 VARIABLES: tuple[Variable, ...] = (
     define(
@@ -22,7 +22,7 @@ VARIABLES: tuple[Variable, ...] = (
         "networks",
         [],
         '["10.0.0.0/8", "fd00::/8"]',
-        "Networks from which the port may be reached. Empty: from the machine itself alone.",
+        "Networks from which the port may be reached. Empty: only from the machine itself.",
     ),
     define(
         _PORT,
@@ -30,9 +30,9 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "acme",
-        "Where the certificate comes from: files of yours, a self-signed one made on the machine, "
-        "or acme, a certificate authority that speaks ACME and is asked again before the end. "
-        "auto: files where kimi_tls_cert_file is set, else self-signed.",
+        "Source of the certificate: your files, a self-signed one that the machine creates, or "
+        "acme, a certificate authority with ACME, which renews it in time. "
+        "auto: files if kimi_tls_cert_file is set, else self-signed.",
         choices=("auto", "files", "self-signed", "acme"),
     ),
     define(
@@ -41,7 +41,7 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "certs/server.pem",
-        "Certificate chain (PEM) on the control machine. Not set: a self-signed one is made.",
+        "Certificate chain (PEM) on the control machine. Not set: a self-signed one is created.",
     ),
     define(
         _PORT,
@@ -58,7 +58,7 @@ VARIABLES: tuple[Variable, ...] = (
         [],
         "[kimi.example.com]",
         "Names and addresses in the self-signed certificate, beside the machine's own. With "
-        "kimi_tls: acme the names that the certificate is ordered for.",
+        "kimi_tls: acme the names of the ordered certificate.",
     ),
     define(
         _PORT,
@@ -66,8 +66,8 @@ VARIABLES: tuple[Variable, ...] = (
         "url",
         "https://acme-v02.api.letsencrypt.org/directory",
         "https://ca.example.com/acme/acme/directory",
-        "Directory of the certificate authority. One of the site's own is trusted by "
-        "kimi_ca_bundle. To set kimi_tls: acme is to agree to the authority's terms.",
+        "Directory of the certificate authority. A site's own authority is trusted by "
+        "kimi_ca_bundle. With kimi_tls: acme you agree to the authority's terms.",
     ),
     define(
         _PORT,
@@ -75,7 +75,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "admin@example.com",
-        "Address of mail that the certificate authority may write to. Not set: none is given.",
+        "E-mail address for the certificate authority. Not set: none is given.",
     ),
     define(
         _PORT,
@@ -83,7 +83,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "http-01",
         "dns-01",
-        "How the names are proven: http-01 by an answer on port 80, which is open meanwhile, "
+        "Proof of the names: http-01 by an answer on port 80, which is open meanwhile, "
         "dns-01 by a record that kimi_acme_dns_hook writes.",
         choices=("http-01", "dns-01"),
     ),
@@ -93,7 +93,7 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "hooks/dns",
-        "Program on the control machine that writes the record of dns-01 and takes it away; it is "
+        "Program on the control machine that writes and removes the record of dns-01; it is "
         "copied, and runs on the machine as kimi-acme.",
     ),
     define(
@@ -102,9 +102,9 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/api-keys",
-        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX, a rule behind it "
-        "where there is one (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
-        "made, and `kimi-prov key` shows it once.",
+        "File on the control machine with lines NAME:KEY or NAME:sha256:HEX, each with an optional "
+        "rule after it (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
+        "created, and `kimi-prov key` shows it once.",
     ),
     define(
         _WEB_UI,
@@ -112,8 +112,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
-        "certificate. Behind gateways one for all machines, on the first of them.",
+        "Serve the web UI, Open WebUI with accounts and history, behind the same proxy and "
+        "certificate. Behind gateways it runs once for all machines, on the first gateway.",
     ),
     define(
         _WEB_UI,
@@ -121,7 +121,7 @@ VARIABLES: tuple[Variable, ...] = (
         "port",
         8443,
         "443",
-        "TCP port of the page, for the same networks as the API's.",
+        "TCP port of the web UI, for the same networks as the API's.",
     ),
     define(
         _WEB_UI,
@@ -129,9 +129,9 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/web-admin",
-        "File on the control machine with one line, E-MAIL:PASSWORD, of the page's first "
-        "administrator. Not set: a password is made, and `kimi-prov key` shows it once. It counts "
-        "until there is an account; later it changes nothing.",
+        "File on the control machine with one line, E-MAIL:PASSWORD, of the web UI's first "
+        "administrator. Not set: a password is generated, and `kimi-prov key` shows it once. It "
+        "counts until there is an account; later it changes nothing.",
     ),
     define(
         _WEB_UI,
@@ -139,7 +139,7 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Let visitors ask for an account, which an administrator lets in. false: an administrator "
-        "makes each.",
+        "Let visitors request an account, which an administrator approves. false: an administrator "
+        "creates each account.",
     ),
 )

@@ -13,7 +13,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "gcp",
         "aws",
-        "Whose machine `render cloud-init` and `render skypilot` are for.",
+        "The cloud of `render cloud-init` and `render skypilot`.",
         choices=("gcp", "aws"),
     ),
     define(
@@ -49,7 +49,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "projects/debian-cloud/global/images/family/debian-12",
-        "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp, and to be named on aws.",
+        "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp; required on aws.",
     ),
     define(
         _CLOUD,
@@ -57,7 +57,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "https://files.example.com/kimi_prov-1.0-py3-none-any.whl",
-        "What pip installs as kimi-prov on the machine. Not set: kimi-prov at this version.",
+        "The package that pip installs as kimi-prov on the machine. Not set: this version.",
     ),
     define(
         _CLOUD,
@@ -65,7 +65,7 @@ VARIABLES: tuple[Variable, ...] = (
         "interval",
         7200,
         "3h",
-        "Time after which a machine that does not serve yet gives itself back.",
+        "Time after which a machine that does not serve yet deletes itself.",
     ),
     define(
         _CLOUD,
@@ -73,8 +73,8 @@ VARIABLES: tuple[Variable, ...] = (
         "dollars",
         None,
         "26",
-        "What an hour of the machine costs, US dollars. With kimi_idle_stop `status` and the end "
-        "of a session tell what it cost, starts and idling apart.",
+        "Price of an hour of the machine, US dollars. With kimi_idle_stop, `status` and the end "
+        "of a session show its cost, with starts and idle time apart.",
     ),
     define(
         _CLOUD,
@@ -82,7 +82,7 @@ VARIABLES: tuple[Variable, ...] = (
         "dollars",
         None,
         "60",
-        "What a session may cost, from a boot to the machine's end: at four fifths of it the "
-        "journal and `status` warn, at all of it the machine does what kimi_idle_action says.",
+        "Budget of a session, from a boot to the machine's end: at 80 % of it the journal and "
+        "`status` warn, at 100 % the machine does what kimi_idle_action says.",
     ),
 )

@@ -14,7 +14,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "vllm",
-        "The engine. auto: what serves the model on this machine.",
+        "The engine. auto: one that serves the model on this machine.",
         auto=True,
         choices=("vllm", "ktransformers"),
     ),
@@ -24,7 +24,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         "auto",
         "0.32.0",
-        "Its version. auto: the one that the catalogue pins.",
+        "The engine's version. auto: the one that the catalogue pins.",
         auto=True,
     ),
     define(
@@ -33,8 +33,8 @@ VARIABLES: tuple[Variable, ...] = (
         "flags",
         {},
         "{max-num-batched-tokens: 4096, enforce-eager: null}",
-        "Flags merged over the plan's; a value of null takes a flag away. One that memory is "
-        "counted with has to be a number.",
+        "Flags that override the plan's; a value of null removes a flag. A flag with which memory "
+        "is counted has to be a number.",
     ),
     define(
         _ENGINE,
@@ -42,7 +42,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "vllm",
-        "Who computes INT4 experts without a GPU: native, this project's kernel in vLLM's threads; "
+        "The backend of INT4 experts without a GPU: native, our own kernel in vLLM's threads; "
         "kt, kt-kernel inside vLLM; vllm, its own (more memory, an hour and more at every start). "
         "auto: the first of these that the machine supports.",
         auto=True,
@@ -54,9 +54,9 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "int8",
-        "How attention, shared experts, dense layers and head are held where kimi_experts is "
-        "native or kt: bf16, as published; int8, by this project's kernel (faster, in less memory, "
-        "and answers become somewhat worse). auto: bf16.",
+        "Format of attention, shared experts, dense layers and head where kimi_experts is "
+        "native or kt: bf16, as published; int8, by this project's kernel (faster, with less "
+        "memory, and somewhat worse answers). auto: bf16.",
         auto=True,
         choices=("bf16", "int8"),
     ),
@@ -83,8 +83,8 @@ VARIABLES: tuple[Variable, ...] = (
         "source",
         None,
         "file:///opt/models/kimi-k2-lab",
-        "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
-        "from this source with vLLM's CPU build in place of it. Every output says so.",
+        "For machines without the hardware: plan as usual, but serve the tiny model kimi-k2-lab "
+        "from this source with vLLM's CPU build. Every output says so.",
     ),
     define(
         _ENGINE,
@@ -93,7 +93,7 @@ VARIABLES: tuple[Variable, ...] = (
         "auto",
         "7200",
         "Seconds until the engine has to answer. auto: by the size of the weights. The unit itself "
-        "waits an hour at least.",
+        "waits at least an hour.",
         auto=True,
     ),
     define(
@@ -103,7 +103,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "0.9",
         "Least speed of a new engine, as a share of the old one's, by the same short probe of "
-        "each. Below it the machine goes back. Not set: both speeds are told, and nothing follows.",
+        "each. Below it the machine goes back. Not set: both speeds are only reported.",
     ),
     define(
         _UPGRADE,
@@ -111,8 +111,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Where the disk has no room for both versions, remove what serves before the new one is "
-        "fetched: nothing serves meanwhile, and there is no way back.",
+        "If the disk has no room for both versions, remove the serving one before the new one is "
+        "fetched: nothing serves meanwhile, and a rollback is impossible.",
     ),
     define(
         _UPGRADE,
@@ -120,7 +120,7 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         2,
         "3",
-        "Versions that stay restorable by `rollback`, the one that serves among them.",
+        "Number of versions that `rollback` can restore, with the one that serves.",
         most=100,
     ),
 )

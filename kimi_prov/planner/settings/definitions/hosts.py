@@ -14,9 +14,9 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         1,
         "2",
-        "Hosts that serve one model together. Above 1 each child group of kimi with so many hosts "
-        "is one such group, else all hosts of kimi are one; the first host of a group is its head, "
-        "and has the API's port.",
+        "Number of hosts that serve one model together. Above 1 each child group of kimi with so "
+        "many hosts is one such group, else all hosts of kimi are one; the first host of a group "
+        "is its head, and has the API's port.",
         most=64,
     ),
     define(
@@ -25,7 +25,7 @@ VARIABLES: tuple[Variable, ...] = (
         "port",
         29500,
         "29500",
-        "TCP port at which the hosts of a group watch over each other. The engine takes the next "
+        "TCP port at which the hosts of a group monitor each other. The engine takes the next "
         "one, and those from 10 to 41 after it.",
     ),
     define(
@@ -34,7 +34,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "10.1.0.11",
-        "This host's own address on the network of the group. Not set: ansible_host where the "
+        "This host's own address on the network of the group. Not set: ansible_host if the "
         "machine has that address, else its only one.",
     ),
     define(
@@ -43,8 +43,8 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "10.0.9.10",
-        "Address that the hosts of kimi_gateway share: one of them has it, and where that one is "
-        "gone the other. Not set: each gateway answers at its own.",
+        "Address that the hosts of kimi_gateway share: one of them has it, and the other takes it "
+        "over if that one fails. Not set: each gateway has its own address.",
     ),
     define(
         _GATEWAY,
@@ -53,7 +53,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "32",
         "Requests at once that a gateway sends to this host; more wait at the gateway. Not set: "
-        "twice kimi_concurrency for each instance, 8 at least.",
+        "twice kimi_concurrency for each instance, at least 8.",
     ),
     define(
         _GATEWAY,
@@ -61,9 +61,9 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         "auto",
         "2",
-        "Machines that a command changes at the same time, while the others serve; hosts that "
-        "serve one model together count as one. auto: 1 where a gateway answers for the machines, "
-        "all of them where each is asked by itself; update takes one at a time.",
+        "Number of machines that a command changes at the same time, while the others serve; hosts "
+        "that serve one model together count as one. auto: 1 behind a gateway, all machines "
+        "without one; update takes one at a time.",
         auto=True,
     ),
 )

@@ -13,8 +13,8 @@ VARIABLES: tuple[Variable, ...] = (
         "object",
         "kimi",
         "kimi",
-        "Name of the objects of `render kubernetes`, for which alone the variables of this group "
-        "count; Secrets and volumes have it before their own.",
+        "Name of the objects of `render kubernetes`, and prefix of Secrets and volumes. The "
+        "variables of this group only count for that command.",
         most=36,
     ),
     define(
@@ -23,7 +23,7 @@ VARIABLES: tuple[Variable, ...] = (
         "object",
         None,
         "kimi",
-        "Namespace of the objects. Not set: the one that kubectl is set to when they are applied.",
+        "Namespace of the objects. Not set: kubectl's namespace when they are applied.",
     ),
     define(
         _KUBERNETES,
@@ -55,7 +55,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "ReadWriteMany",
-        "Who mounts the volume of the weights. auto: ReadWriteOnce for one pod, ReadWriteMany for "
+        "Access mode of the weights' volume. auto: ReadWriteOnce for one pod, ReadWriteMany for "
         "several.",
         auto=True,
         choices=("ReadWriteOnce", "ReadWriteMany"),
@@ -66,8 +66,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Keep what the engine compiles in a volume of its own. Not set: it is compiled at each "
-        "start. For one pod alone.",
+        "Size of a volume for what the engine compiles. Not set: it is compiled at each "
+        "start. Only for one pod.",
     ),
     define(
         _KUBERNETES,
@@ -83,7 +83,7 @@ VARIABLES: tuple[Variable, ...] = (
         "labels",
         {},
         "{dedicated: NoSchedule}",
-        "Taints that the pods tolerate, whatever their value: key and effect. That of "
+        "Taints that the pods tolerate with any value: key and effect. That of "
         "kimi_kubernetes_gpu_resource is tolerated where there are GPUs.",
     ),
     define(
@@ -117,8 +117,8 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         "auto",
         "96",
-        "Logical processors of a pod. auto: the share of the node that goes with its GPUs, less "
-        "what the system of the node needs.",
+        "Logical processors of a pod. auto: the node's share for its GPUs, less the part of the "
+        "node's system.",
         auto=True,
         most=4096,
     ),
@@ -128,8 +128,8 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         "auto",
         "640",
-        "Memory of a pod in GiB, its /dev/shm included. auto: what the plan needs, and room for "
-        "the files that are read where the node has it.",
+        "Memory of a pod in GiB with its /dev/shm. auto: what the plan needs, and room for the "
+        "files that are read, if the node has it.",
         auto=True,
         most=1_048_576,
     ),
@@ -149,7 +149,7 @@ VARIABLES: tuple[Variable, ...] = (
         "seconds",
         300,
         "600",
-        "Seconds that a pod has to end in; answers may take a minute less.",
+        "Seconds in which a pod has to end; answers may take a minute less.",
         most=86_400,
     ),
     define(
@@ -168,7 +168,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "kimi.example.com",
         "Name by which clients outside the cluster reach the API; kimi_kubernetes_ingress_class or "
-        "kimi_kubernetes_gateway_class says how. Not set: it is reached in the cluster alone.",
+        "kimi_kubernetes_gateway_class says how. Not set: only from inside the cluster.",
     ),
     define(
         _KUBERNETES,
@@ -176,7 +176,7 @@ VARIABLES: tuple[Variable, ...] = (
         "domain",
         None,
         "chat.example.com",
-        "Name of the page of kimi_web_ui. Not set: it is reached in the cluster alone.",
+        "Host name of the web UI. Not set: only reachable inside the cluster.",
     ),
     define(
         _KUBERNETES,
@@ -249,7 +249,6 @@ VARIABLES: tuple[Variable, ...] = (
         "image",
         None,
         "registry.example.com/open-webui:0.12.4-slim",
-        "Image of the page of kimi_web_ui. Not set: Open WebUI's own of the version in the "
-        "catalogue.",
+        "Image of the web UI. Not set: Open WebUI's own, of the version in the catalogue.",
     ),
 )

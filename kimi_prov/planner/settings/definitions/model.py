@@ -53,7 +53,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "manifests/kimi-k2.5.json",
         "File on the control machine that pins size and SHA-256 of each file. Not set: the "
-        "source's own kimi-manifest.json, or what the hub tells.",
+        "source's own kimi-manifest.json, or the hub's digests.",
     ),
     define(
         _WEIGHTS,
@@ -71,7 +71,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "AMXINT4",
-        "How kt-kernel keeps the experts, for KTransformers. auto: as the files have them (int4, "
+        "Format of the experts in kt-kernel, for KTransformers. auto: as in the files (int4, "
         "fp8, bf16), without loss. AMXINT4 and AMXINT8 quantise once more, with loss; AMXINT4 "
         "takes half of fp8's memory.",
         auto=True,
@@ -83,9 +83,9 @@ VARIABLES: tuple[Variable, ...] = (
         "source",
         None,
         "file:///srv/kimi-k2-amxint4",
-        "Where experts come from that were converted for kimi_kt_method elsewhere, for as many "
-        "thread pools as the plan has. Not set: they are converted on the machine, from bf16 or "
-        "fp8 weights.",
+        "Source of experts that were converted for kimi_kt_method elsewhere, for as many "
+        "thread pools as in the plan. Not set: the machine converts them, from bf16 or fp8 "
+        "weights.",
     ),
     define(
         _WEIGHTS,
@@ -102,7 +102,7 @@ VARIABLES: tuple[Variable, ...] = (
         "source",
         None,
         "file:///srv/kimi-k2.5-eagle3-mla",
-        "Where the draft's weights come from. Not set: the draft's own repository.",
+        "Source of the draft's weights. Not set: the draft's own repository.",
     ),
     define(
         _WEIGHTS,
@@ -118,10 +118,10 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "source",
-        "Whom this host asks for the files. auto and neighbours: of hosts of the inventory with "
-        "the same model and the same source on the network, the first asks the source, each other "
-        "one a host before it, and the source where that one fails. source: the source alone; this "
-        "host gives no neighbour anything either.",
+        "From where this host fetches the files. auto and neighbours: of hosts of the inventory "
+        "with the same model and the same source on the network, the first asks the source, each "
+        "other one a host before it, or the source if that one fails. source: only the source; "
+        "this host gives no files to neighbours either.",
         choices=("auto", "source", "neighbours"),
     ),
     define(
@@ -140,7 +140,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "https://hub.example.com",
         "A hub that speaks Hugging Face's protocol, in place of huggingface.co. With "
-        "kimi_hf_token_file, https alone, or the machine itself.",
+        "kimi_hf_token_file, only https, or the machine itself.",
     ),
     define(
         _WEIGHTS,
@@ -166,8 +166,7 @@ VARIABLES: tuple[Variable, ...] = (
         "url",
         None,
         "https://objects.example.com",
-        "A server that speaks S3's or Google's protocol, in place of theirs: https alone, or the "
-        "machine itself.",
+        "Another server with S3's or Google's protocol: only https, or the machine itself.",
     ),
     define(
         _WEIGHTS,
@@ -175,7 +174,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         None,
         "eu-central-1",
-        "Region of an s3:// bucket. Not set: the one that AWS answers with.",
+        "Region of an s3:// bucket. Not set: the region in AWS's answer.",
     ),
     define(
         _MEMORY,
@@ -183,8 +182,8 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "never",
-        "Keep a verified copy of the weights in memory. auto: where memory holds it beside the "
-        "engine. always: also where the planner would not, unless it cannot fit at all.",
+        "Keep a verified copy of the weights in memory. auto: if memory holds it beside the "
+        "engine. always: also where the planner would not, unless it does not fit at all.",
         choices=("auto", "always", "never"),
     ),
     define(
@@ -194,8 +193,8 @@ VARIABLES: tuple[Variable, ...] = (
         "auto",
         "2",
         "Engines on a machine without GPU, each bound to a NUMA node of its own, behind one port. "
-        "auto: one a node where every node holds an engine whole and requests are enough for all, "
-        "else one.",
+        "auto: one a node if every node holds a whole engine and there are enough requests for "
+        "all, else one.",
         auto=True,
     ),
     define(
@@ -204,7 +203,7 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "fp8",
-        "Number format of the cache on GPUs. auto: bf16, or fp8 where only that holds the context.",
+        "Number format of the cache on GPUs. auto: bf16, or fp8 if only that holds the context.",
         auto=True,
         choices=("bf16", "fp8"),
     ),

@@ -14,8 +14,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Have the machine compare itself once an hour with what was applied; `status` tells what "
-        "came of it. `kimi-prov drift` needs no timer.",
+        "Compare the machine once an hour with what was applied; `status` shows the result. "
+        "`kimi-prov drift` needs no timer.",
     ),
     define(
         _MONITORING,
@@ -23,7 +23,7 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         400,
         "800",
-        "Days for which `kimi-prov usage` knows what each key used.",
+        "Days for which the usage of each key is kept for `kimi-prov usage`.",
         most=36500,
     ),
     define(
@@ -32,7 +32,7 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Show metrics of engine, proxy, machine and GPUs on a port of their own, for a Prometheus.",
+        "Offer metrics of engine, proxy, machine and GPUs on a port of their own, for Prometheus.",
     ),
     define(
         _MONITORING,
@@ -48,7 +48,7 @@ VARIABLES: tuple[Variable, ...] = (
         "networks",
         [],
         '["10.0.9.5/32"]',
-        "Networks from which metrics may be read. Empty: from the machine itself alone.",
+        "Networks from which metrics may be read. Empty: only from the machine itself.",
     ),
     define(
         _MONITORING,
@@ -56,8 +56,8 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         None,
         "secrets/metrics-key",
-        "File on the control machine with the key that metrics ask for, in one line. Not set: the "
-        "machine makes one, /etc/kimi/keys/metrics.key.",
+        "File on the control machine with the key for metrics, in one line. Not set: the "
+        "machine creates one, /etc/kimi/keys/metrics.key.",
     ),
     define(
         _MONITORING,
@@ -65,9 +65,9 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         OFF,
         "true",
-        "Have the machine run Prometheus and Alertmanager for itself, the head of several hosts "
-        "that serve one model for all of them; hosts of the group kimi_monitor do that for all of "
-        "the inventory.",
+        "Run Prometheus and Alertmanager on the machine itself; the head of several hosts "
+        "that serve one model monitors all of them. Hosts of the group kimi_monitor monitor the "
+        "whole inventory.",
     ),
     define(
         _MONITORING,
@@ -75,8 +75,8 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         ON,
         "false",
-        "Have the machine see that an engine hangs (requests wait, and no token comes), keep what "
-        "it was at, and restart it. Its limits are options of the role watchdog.",
+        "Detect an engine that hangs (requests wait, and no token comes), save its stacks and "
+        "logs, and restart it. Its limits are options of the role watchdog.",
     ),
     define(
         _LIFECYCLE,
@@ -84,8 +84,8 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "free",
         "keep",
-        "What becomes of the RAM disk while the machine is stopped or asleep. free: its memory is "
-        "given back, and a start fills it again. keep: it stays, also over a reboot, and a start "
+        "The RAM disk while the machine is stopped or asleep. free: its memory is "
+        "freed, and a start fills it again. keep: it stays, also over a reboot, and a start "
         "is quicker.",
         choices=("free", "keep"),
     ),
@@ -95,10 +95,10 @@ VARIABLES: tuple[Variable, ...] = (
         "interval",
         None,
         "30m",
-        "Time without a request after which the machine rests, as 90s, 30m or 2h. Requests under "
-        "way and waiting are use; health checks, metrics, verify's own key and refused callers are "
-        "not. Of hosts that serve one model together the head rests, and the others wait for it. "
-        "Not set: never.",
+        "Time without a request after which the machine is idle, as 90s, 30m or 2h. Requests in "
+        "progress and waiting are use; health checks, metrics, verify's own key and refused "
+        "callers are not. Of hosts that serve one model together the head sleeps, and the others "
+        "wait for it. Not set: never.",
     ),
     define(
         _LIFECYCLE,
@@ -106,9 +106,9 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "stop",
         "poweroff",
-        "What happens then, after a drain. stop: as `kimi-prov stop`, and kimi_wake says who wakes "
-        "it. poweroff: the machine is switched off; naming it is the consent. hook: kimi_idle_hook "
-        "is run.",
+        "The action on an idle machine, after a drain. stop: as `kimi-prov stop`, and kimi_wake "
+        "says what wakes it. poweroff: the machine is switched off; this value is the consent. "
+        "hook: kimi_idle_hook is run.",
         choices=("stop", "poweroff", "hook"),
     ),
     define(
@@ -133,9 +133,9 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "refuse",
         "hold",
-        "What a request with a valid key does to a machine that is asleep. refuse: it wakes it, "
-        "and is answered 503 with Retry-After and the progress until it serves. hold: it wakes it, "
-        "and is kept until it is answered or its client gives up. off: nothing.",
+        "The effect of a request with a valid key on a sleeping machine. refuse: it wakes it, "
+        "and gets 503 with Retry-After and the progress until it serves. hold: it wakes it, "
+        "and waits until it is answered or its client gives up. off: nothing.",
         choices=("refuse", "hold", "off"),
     ),
 )

@@ -14,7 +14,7 @@ VARIABLES: tuple[Variable, ...] = (
         "text",
         "auto",
         "580.159.04",
-        "Version of the driver, without the package's own revision. auto: the present one where it "
+        "Version of the driver, without the package's own revision. auto: the present one if it "
         "is new enough, else the one that the catalogue pins.",
         auto=True,
     ),
@@ -32,7 +32,7 @@ VARIABLES: tuple[Variable, ...] = (
         "url",
         None,
         "https://nvidia.example.com/key.asc",
-        "The key that signs it. Not set: the file of NVIDIA's name in the repository.",
+        "The key that signs the repository. Not set: NVIDIA's file in the repository.",
     ),
     define(
         _DRIVER,
@@ -40,7 +40,7 @@ VARIABLES: tuple[Variable, ...] = (
         "fingerprint",
         None,
         "EB693B3035CD5710E231E123A4B469963BF863CC",
-        "The key is taken only if this is its fingerprint. Not set: that of NVIDIA's key.",
+        "The key is accepted only with this fingerprint. Not set: that of NVIDIA's key.",
     ),
     define(
         _SITE,
@@ -76,7 +76,7 @@ VARIABLES: tuple[Variable, ...] = (
         "links",
         None,
         "https://python.example.com/python-build-standalone",
-        "Where CPython comes from for a machine whose own Python has no lock: a URL in place of "
+        "Source of CPython for a machine whose own Python has no lock: a URL that replaces "
         "python-build-standalone's releases, or a directory on the control machine from which the "
         "archive is copied.",
     ),
@@ -94,7 +94,7 @@ VARIABLES: tuple[Variable, ...] = (
         "url",
         None,
         "https://debian.example.com/debian",
-        "Debian mirror that the machine's packages come from.",
+        "Debian mirror of the machine's packages.",
     ),
     define(
         _SITE,
@@ -103,8 +103,8 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "http://proxy.example.com:3128",
         "Proxy for http addresses: apt, pip, uv, the hub client and the download use it, and "
-        "nothing else. A user and a password in it go to the machine in a file that root alone "
-        "reads.",
+        "nothing else. A user and a password in it are stored on the machine in a file that only "
+        "root reads.",
     ),
     define(
         _SITE,
@@ -120,6 +120,6 @@ VARIABLES: tuple[Variable, ...] = (
         "texts",
         [],
         "[mirror.example.com, .corp.example.com]",
-        "Hosts and domains that are asked without the proxy. The machine itself always is.",
+        "Hosts and domains that are reached without the proxy, as the machine itself always is.",
     ),
 )

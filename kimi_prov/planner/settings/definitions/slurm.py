@@ -13,8 +13,8 @@ VARIABLES: tuple[Variable, ...] = (
         "place",
         None,
         "/project/ab12/kimi",
-        "Folder on the shared file system of the cluster that the engine, the weights and the keys "
-        "lie in. `render slurm` needs it; the other variables of this group count for it alone.",
+        "Folder on the cluster's shared file system with the engine, the weights and the keys. "
+        "`render slurm` needs it; the variables of this group only count for that command.",
     ),
     define(
         _SLURM,
@@ -108,7 +108,7 @@ VARIABLES: tuple[Variable, ...] = (
         "place",
         None,
         "/project/ab12/conda/envs/py311",
-        "Python that the engine's environment is made with: a program, or the prefix of a conda "
+        "Python of the engine's environment: a program, or the prefix of a conda "
         "environment. Not set: pythonX.Y of the version that the packages are pinned for.",
     ),
     define(
@@ -117,7 +117,7 @@ VARIABLES: tuple[Variable, ...] = (
         "login",
         None,
         "user@login.cluster.example.com",
-        "USER@HOST of the login node, to which submit, jobs, cancel and connect go by ssh. Not "
+        "USER@HOST of the login node, which submit, jobs, cancel and connect reach by ssh. Not "
         "set: they run on the login node.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What is said of each variable of an inventory: its name, kind, default and help."""
+"""The definition of a variable of an inventory: its name, kind, default and help."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. `auto`: the word auto is taken too, and means that the planner chooses.
+    """One variable. `auto`: the word auto is allowed too, and means that the planner chooses.
 
     `most`: the largest number that a count may have.
     """
