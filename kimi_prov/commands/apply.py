@@ -1,4 +1,4 @@
-"""`kimi-prov apply`: bring the machines to what their plan says."""
+"""`kimi-prov apply`: bring the machines to their plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @add_folder_options(
     click.option("--tags", metavar="TAGS", help="Only these parts, by role name."),
     click.option("--skip-tags", metavar="TAGS", help="All but these parts."),
-    click.option("--check", is_flag=True, help="Change nothing, say what would change."),
+    click.option("--check", is_flag=True, help="Change nothing, show what would change."),
     click.option("--diff", is_flag=True, help="Show what changes in files."),
     EXTRA,
     CATALOG,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     """Bring machines, or a cluster, to a served model; the same command again changes nothing.
 
-    DIR is a folder that `render kubernetes` made: it goes to a cluster through kubectl, and the
-    weights are fetched before the engine starts.
+    DIR is a folder that `render kubernetes` made: kubectl applies it to a cluster, and the weights
+    are fetched before the engine starts.
     """
     if rendered.is_kubernetes(path, "apply", target, options.list_given("check", "diff")):
         return kubernetes.run(path, target, check=options.check, diff=options.diff)
@@ -51,7 +51,7 @@ def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     if code is ExitCode.OK:
         show(_format_summary(finished, inventory, options))
     elif code is ExitCode.INTERRUPTED:
-        say("what is done is kept; the same command goes on from there")
+        say("finished work is kept; the same command goes on from there")
     return code
 
 

@@ -1,4 +1,4 @@
-"""`kimi-prov backup|restore`: carry what cannot be made again to this computer and back."""
+"""`kimi-prov backup|restore`: save data that cannot be created again, and restore it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _IN_CLEAR = (
     "warning: the backup holds secrets in clear (the certificate's private key, hashes of keys, "
-    "chats of the page)\n"
+    "chats of the web UI)\n"
     "  fix: encrypt it to a key of yours: --recipient age1..., or a gpg fingerprint"
 )
-_REPLACED = "API keys, certificate, history, and ALL accounts and chats of the page"
+_REPLACED = "API keys, certificate, history, and ALL accounts and chats of the web UI"
 
 
 @click.command()
@@ -51,10 +51,10 @@ def backup(
     to: Path | None,
     recipients: tuple[str, ...],
 ) -> ExitCode:
-    """Copy what of each host cannot be made again into a file here that only you may read.
+    """Copy the data of each host that cannot be created again into a file that only you may read.
 
-    That is the hashes of the API keys, the certificate with its key, the ACME account, the history,
-    and the page's accounts, chats and uploads. Everything runs on meanwhile.
+    The data are the hashes of the API keys, the certificate with its key, the ACME account, the
+    history, and the web UI's accounts, chats and uploads. Everything runs on meanwhile.
     """
     output.check()
     chosen = encryption.read_recipients(recipients)
@@ -74,7 +74,7 @@ def backup(
 
 
 def _format_recipient(recipient: str) -> str:
-    """Return a recipient so that another process finds the same."""
+    """Return a recipient in a form that another process can read: paths become absolute."""
     return (
         file_transfer.format_variable(Path(recipient)) if Path(recipient).is_file() else recipient
     )
@@ -100,10 +100,10 @@ def restore(
     identity: Path | None,
     yes: bool,
 ) -> ExitCode:
-    """Put a backup back on one host on which `apply` has run: its own, or a fresh one.
+    """Restore a backup on one host on which `apply` has run: its own, or a new one.
 
-    What is in it is checked before anything is changed. What the plan has no place for is left out
-    and told.
+    The content is checked before anything changes. Parts that the plan does not use are left out
+    and reported.
     """
     output.check()
     encryption.find_program(file)

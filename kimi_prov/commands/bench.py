@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     report=add_report_options("text", "json", "markdown", "html", by_suffix=True),
 )
 def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> ExitCode:  # noqa: ANN401
-    """Measure memory, the kernel and the served model, and say whether that is normal here.
+    """Measure memory, the kernel and the served model, and show whether the result is normal.
 
-    The model is asked by the engine's own client, with random words, all at once; the options say
-    with what else. What the client, the model or its context cannot do is refused beforehand.
+    The engine's own client sends random words, all requests at once; options change the load. A
+    load that the client, the model or its context cannot handle is refused before it starts.
     """
     chosen = bench_load.parse_load(load)
     output.check()
@@ -48,7 +48,7 @@ def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> 
 
 
 def _find_writer(form: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what writes the document in this form; only that one is imported."""
+    """Return the writer of the document in this form; import only that one."""
     if form == "html":
         from kimi_prov.show.report import bench_html  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`kimi-prov catalog`: rows of one kind, or all that is known of one name."""
+"""`kimi-prov catalog`: rows of one kind, or all rows of one name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "broken": _select_rows("broken"),
     "groups": _select_rows("groups"),
 }
-# Kinds whose names people write in many ways.
+# Kinds whose names are written in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
     "models": Catalogue.model,
     "drafts": Catalogue.draft,
@@ -101,9 +101,9 @@ def catalog(
 
 
 def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
-    """Return the requested rows; without a kind all of them.
+    """Return the requested rows; without a kind all rows.
 
-    Raises UserError for a kind or a name that is not known, with the nearest ones.
+    Raises UserError for an unknown kind or name, with the nearest ones.
     """
     if kind is not None and kind not in _KINDS:
         near = find_nearest(kind, _KINDS)
@@ -150,7 +150,7 @@ def _filter_by_name(
 
 
 def _list_names(row: Document) -> tuple[str, ...]:
-    """Ways to ask for a row of the kinds that have no aliases."""
+    """Return the names of a row of a kind without aliases."""
     name = row["name"].lower()
     if row["part"] == "engines":
         variant, version = row["variant"], row["version"]

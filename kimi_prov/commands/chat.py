@@ -54,7 +54,7 @@ goes on in the next. A question that begins with / is written with //."""
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """How the chat begins. `reasoning`: whether it is shown, None on a terminal alone."""
+    """Options of the chat. `reasoning`: whether it is shown; None means only on a terminal."""
 
     model: str | None = None
     system: str | None = None
@@ -76,12 +76,12 @@ class ChatOptions:
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Goes with the first question.  May be repeated.",
+    help="Attach it to the first question.  May be repeated.",
 )
 @click.option(
     "--reasoning/--no-reasoning",
     default=None,
-    help="Show the reasoning.  [default: on a terminal alone]",
+    help="Show the reasoning.  [default: only on a terminal]",
 )
 @add_server_options
 @add_playbook_options_beside_api_key
@@ -92,11 +92,11 @@ def chat(
     of_folder: FolderOptions,
     **begin: Any,  # noqa: ANN401
 ) -> ExitCode:
-    """Talk to a served model: answers as they come, reasoning dimmed, tokens and speed at the end.
+    """Talk to a served model: streamed answers, dimmed reasoning, tokens and speed at the end.
 
-    /help lists what is typed there. Without a terminal standard input is one prompt, and standard
-    output the answer alone. The key comes from KIMI_API_KEY or --key-file. A DIR that `render` made
-    is reached as `connect DIR` reaches it; there the key is found on the cluster.
+    /help lists the commands of the chat. Without a terminal standard input is one prompt, and
+    standard output only the answer. The key comes from KIMI_API_KEY or --key-file. A DIR that
+    `render` made is reached as by `connect DIR`, with the key of its cluster.
     """
     start = ChatOptions(**begin)
     images = [conversation.read_image(file) for file in start.images]
@@ -123,12 +123,12 @@ def chat(
 
 
 def _end(_number: int, _frame: object) -> None:
-    """End the chat, and not its answer alone, as Ctrl-C does."""
+    """End the whole chat; Ctrl-C only ends its answer."""
     raise click.exceptions.Abort
 
 
 def _read_prompt() -> str:
-    """Return standard input, which is one prompt."""
+    """Return standard input as one prompt."""
     text = sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace").strip()
     if not text:
         raise UserError(
@@ -175,7 +175,7 @@ class _Chat:
         }
 
     def loop(self, lines: ChatLine) -> ExitCode:
-        """Read and answer until somebody leaves."""
+        """Read and answer until the user leaves."""
         server = self._talk.server
         self._screen.note(
             f"{clean_text.clean_line(server.model)} at {server.base_url}\n"
@@ -207,9 +207,9 @@ class _Chat:
                 self._screen.note(f"{error.message}{fix}")
 
     def answer(self) -> None:
-        """Ask, and show the answer as it comes; Ctrl-C ends it and keeps what there is.
+        """Send the question and show the answer as it arrives; Ctrl-C ends it and keeps its text.
 
-        Raises UserError where it fails.
+        Raises UserError where the request fails.
         """
         text: list[str] = []
         taken = answers.AnswerStats()
@@ -244,7 +244,7 @@ class _Chat:
         self._screen.done(taken)
 
     def _reach(self) -> None:
-        """See that a server answers, which may be another by now. Raises UserError."""
+        """Make sure that a server answers, which may be another than before. Raises UserError."""
         self._link.ensure()
         before, server = self._talk.server, self._link.there.server
         self._talk.server = server
@@ -271,7 +271,7 @@ class _Chat:
         self._talk.images.append(found)
         size = format_bytes(found.size_bytes)
         self._screen.note(
-            f"{clean_text.clean_line(found.name)}, {size}: goes with the next question"
+            f"{clean_text.clean_line(found.name)}, {size}: attached to the next question"
         )
 
     def instant(self, _text: str) -> None:
@@ -314,7 +314,7 @@ class _Chat:
 
 
 def _write_new(file: Path, text: str) -> None:
-    """Write a file that its owner alone reads, whole. Raises UserError where one is there."""
+    """Write a new file that only its owner can read. Raises UserError where it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         descriptor = os.open(file, flags, 0o600)

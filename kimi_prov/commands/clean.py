@@ -1,4 +1,4 @@
-"""`kimi-prov clean`: free what no version needs that can be put back."""
+"""`kimi-prov clean`: remove weights and environments that no kept version needs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @add_inventory_options(
-    click.option("--check", "only_check", is_flag=True, help="Only say what would be freed."),
+    click.option("--check", "only_check", is_flag=True, help="Only show what would be freed."),
     YES,
 )
 def clean(
     path: Path, options: PlaybookOptions, output: Output, *, only_check: bool, yes: bool
 ) -> ExitCode:
-    """Say which weights and environments no version needs that `rollback` can put back; free them.
+    """Remove weights and environments that no version needs to which `rollback` can go back.
 
-    `kimi_keep_versions` says how many versions those are.
+    `kimi_keep_versions` is the number of these versions.
     """
     output.check()
     if not yes and not only_check:

@@ -1,6 +1,6 @@
-"""`kimi-prov connect`: what clients of a served model need; the target that `chat` has, too.
+"""`kimi-prov connect`: what clients of a served model need; also the target of `chat`.
 
-A target is a URL, a folder that a render made, or an inventory.
+A target is a URL, a rendered folder, or an inventory.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _SERVER = (
         "--key-file",
         type=PATH,
         metavar="FILE",
-        help="File of the API key.  [default: KIMI_API_KEY; of a cluster's service also its "
+        help="File of the API key.  [default: KIMI_API_KEY; for a cluster's service also its "
         "secret]",
     ),
     click.option(
         "--port",
         type=click.IntRange(1, 65535),
         metavar="N",
-        help="Port of this computer.  [default: 8000, or a free one]",
+        help="Local port.  [default: 8000, or a free one]",
     ),
     LOGIN,
     click.option(
@@ -93,7 +93,7 @@ class FolderOptions:
     every: float = 5.0
 
     def list_given(self) -> list[str]:
-        """Return the options that were given of those that a folder alone has."""
+        """Return the given options that only a folder has."""
         values = {
             "--login": self.login,
             "--job": self.job,
@@ -103,7 +103,7 @@ class FolderOptions:
         return [name for name, value in values.items() if value is not None]
 
     def for_kubernetes(self, path: Path, *, snippet: bool) -> kubernetes.Request:
-        """Return what is asked of a cluster. Raises UserError for options of SLURM, or a `ca`."""
+        """Return the request for Kubernetes. Raises UserError for options of SLURM, or a `ca`."""
         for name, value in (("login", self.login), ("job", self.job)):
             if value is not None:
                 raise UserError(
@@ -111,22 +111,22 @@ class FolderOptions:
                     fix="leave it out",
                 )
         if self.ca is not None and not snippet:
-            # Nobody is told to trust it: what is asked from here is pinned to the certificate.
+            # Without a snippet no client needs it: requests from here pin the certificate.
             raise UserError(
-                f"--ca: belongs to a snippet, and none of {path} is asked for",
+                f"--ca: belongs to a snippet, and no snippet of {path} is requested",
                 fix="leave it out, or give connect --for NAME",
             )
         return kubernetes.Request(path, self.target, self.key_file, self.port, self.every, self.ca)
 
     def for_slurm(self, path: Path) -> slurm.Request:
-        """Return what is asked of SLURM's. Raises UserError for options of Kubernetes."""
+        """Return the request for SLURM. Raises UserError for options of Kubernetes."""
         rendered.refuse_cluster_options(path, self.target, self.key_file, self.ca)
         number = None if self.job is None else str(self.job)
         return slurm.Request(path, self.login, number, self.port, self.every)
 
 
 def add_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options by which a server is reached: as `chosen`, and as `of_folder`."""
+    """Give a command the options that reach a server, as `chosen` and `of_folder`."""
 
     def pack(values: dict[str, Any]) -> dict[str, Any]:
         values = pack_cluster(values)
@@ -143,7 +143,7 @@ def add_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_snippet(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Take the name of a snippet; `list` prints them all."""
+    """Check the name of a snippet; `list` prints all names."""
     if value is None or value in snippets.SNIPPETS:
         return value
     if value == "list":
@@ -166,7 +166,7 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     metavar="NAME",
     callback=_read_snippet,
     is_eager=True,
-    help="Print a snippet to paste: curl, python, claude-code, tools, ...; `list` lists them.",
+    help="Print a snippet to paste: curl, python, claude-code, tools, ...; `list` lists all.",
 )
 @add_server_options
 @click.option(
@@ -175,7 +175,7 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     default=15,
     show_default=True,
     metavar="S",
-    help="Seconds between two looks at jobs or cluster, or two tries of a tunnel.",
+    help="Seconds between two checks of jobs or cluster, or two tries of a tunnel.",
 )
 @add_output_options
 @add_playbook_options_beside_api_key
@@ -186,12 +186,12 @@ def connect(
     chosen: ConnectOptions,
     of_folder: FolderOptions,
 ) -> ExitCode:
-    """Say what clients of a served model need: base URL, model, certificate; or print a snippet.
+    """Show what clients of a served model need: base URL, model, certificate; or print a snippet.
 
-    Of an INVENTORY for each host that serves. With a key it is proven by a question; --tunnel keeps
-    a port of this computer open to a host until Ctrl-C. A DIR that `render` made is reached through
-    ssh or kubectl until Ctrl-C: it waits for a server that loads, and follows its successor. A URL
-    is for those who have no inventory.
+    For an INVENTORY it shows each host that serves. A key is tested with a request; --tunnel
+    forwards a local port to a host until Ctrl-C. A DIR that `render` made is reached through ssh or
+    kubectl until Ctrl-C: the command waits for a server that loads, and follows its successor. A
+    URL needs no inventory.
     """
     kind, path = classify(place, options, of_folder, chosen), Path(place)
     if kind == "folder":
@@ -208,14 +208,14 @@ def connect(
 def classify(
     place: str, options: PlaybookOptions, of_folder: FolderOptions, chosen: ConnectOptions
 ) -> Literal["url", "folder", "inventory"]:
-    """Tell the three apart. Raises UserError for options that belong to another."""
+    """Return the kind of a target. Raises UserError for options of another kind."""
     url = served_model.is_url(place)
     if not url and folder_writer.find_kind(Path(place)) is not None:
         names = ["--tunnel"] if chosen.tunnel else []
         names += [f"--{name.replace('_', '-')}" for name in options.list_given()]
-        _refuse(names, f"an inventory, and {place} is a folder that a render made")
+        _refuse(names, f"an inventory, and {place} is a rendered folder")
         return "folder"
-    _refuse(of_folder.list_given(), f"a folder that a render made, and {place} is none")
+    _refuse(of_folder.list_given(), f"a rendered folder, and {place} is none")
     if url:
         connect_inventory.check_url(options, chosen)
     return "url" if url else "inventory"
@@ -228,7 +228,10 @@ def _refuse(names: list[str], reason: str) -> None:
 
 @contextmanager
 def open_folder(path: Path, of_folder: FolderOptions) -> Iterator[Link]:
-    """Give the model that a folder's cluster serves, while it is used. Raises UserError."""
+    """Give the model that a folder's cluster serves, for the time of this context.
+
+    Raises UserError.
+    """
     if folder_writer.find_kind(path) == KUBERNETES:
         way = kubernetes.open_link(of_folder.for_kubernetes(path, snippet=False))
     else:

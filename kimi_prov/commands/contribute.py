@@ -30,8 +30,8 @@ _HEAD = """\
 def contribute(results: Path, output: Path | None) -> None:
     """Write rows of the catalogue's speeds from results of `bench`, without names or addresses.
 
-    BENCH is what `bench --format json` wrote. Keep the rows as speeds.yaml in a catalogue of your
-    own (`--catalog`), or send them in as a pull request. Stand-ins are no measurement: refused.
+    BENCH is a file of `bench --format json`. Keep the rows as speeds.yaml in a catalogue of your
+    own (`--catalog`), or send them in as a pull request. Results of stand-ins are refused.
     """
     report = Output(file=output)
     report.check()
@@ -48,7 +48,7 @@ def contribute(results: Path, output: Path | None) -> None:
 
 
 def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
-    """Return the rows of every host that was measured, and why the others have none."""
+    """Return the rows of every measured host, and why the others have none."""
     speeds: dict[str, contribution.Row] = {}
     refused = []
     for host, result in bench_results.read_results(path).items():
@@ -63,7 +63,7 @@ def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
 
 
 def _format_yaml(speeds: Sequence[contribution.Row]) -> str:
-    """Write rows as YAML; which of them the estimator sets aside, and why, stands at the top."""
+    """Write rows as YAML; comments at the top name rows that the estimator ignores, and why."""
     import yaml  # noqa: PLC0415  (only who writes it pays for it)
 
     _, aside = rows.read_rows(speeds, "these rows")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @add_inventory_options(
     YES,
     click.option("--purge-weights", is_flag=True, help="Remove the weights too."),
-    click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too."),
+    click.option("--purge-web", is_flag=True, help="Remove the web UI's chats and accounts too."),
     report=None,
 )
 def destroy(
@@ -32,8 +32,8 @@ def destroy(
 ) -> ExitCode:
     """Put the machines back as they were.
 
-    The weights stay unless `--purge-weights` is given, and what the page's accounts keep unless
-    `--purge-web` is.
+    The weights stay unless `--purge-weights` is given, and the web UI's accounts and chats unless
+    `--purge-web` is given.
     """
     variables = {
         "destroy_confirmed": True,
@@ -60,7 +60,7 @@ def _confirm(
     words = ["destroy", str(path), *confirmation.list_limit(limit)]
     words += ["--purge-weights"] if purge else []
     words += ["--purge-web"] if purge_web else []
-    confirmation.require_terminal(f"destroy would take the service off {hosts}", words)
+    confirmation.require_terminal(f"destroy would remove the service from {hosts}", words)
     also = " and DELETE THE WEIGHTS" if purge else " (the weights stay)"
-    also += " and DELETE THE PAGE'S ACCOUNTS AND CHATS" if purge_web else ""
-    confirmation.confirm(f"Take the service off {hosts}{also}?", "not destroyed")
+    also += " and DELETE THE WEB UI'S ACCOUNTS AND CHATS" if purge_web else ""
+    confirmation.confirm(f"Remove the service from {hosts}{also}?", "not destroyed")

@@ -1,4 +1,4 @@
-"""`kimi-prov diagnose`: a bundle for a bug report, and what is recognised by itself."""
+"""`kimi-prov diagnose`: a bundle for a bug report, and the known faults that it shows."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     ),
 )
 def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
-    """Write a bundle for a bug report, and say what is recognised in logs and metrics.
+    """Write a bundle for a bug report, and report known faults in logs and metrics.
 
     The bundle has facts, plan, units, logs, metrics and versions of each host, secrets masked; only
-    you may read it. Exits 3 where something was recognised that keeps the model from serving.
+    you may read it. Exits 3 for a fault that keeps the model from serving.
     """
     output.check()
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -94,13 +94,13 @@ def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | No
 
 
 def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
-    """Return what a host gathered, masked; empty where it gave nothing.
+    """Return what a host gathered, masked; empty where there is no file.
 
-    What its plan names as files of keys on this computer is masked too.
+    Keys in local files that its plan names are masked too.
     """
     if not file.exists():
         return {}
-    # The plugin wrote it, of an answer that was read and made clean there.
+    # The plugin wrote the file from an answer that it had cleaned.
     found = json.loads(file.read_text(encoding="utf-8"))
     plan = found.get("plan") if isinstance(found, dict) else None
     if isinstance(plan, dict):
@@ -110,9 +110,9 @@ def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
 
 
 def _build_entry(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return a host's entry: what was recognised, and what could not be gathered.
+    """Return a host's entry: the findings, and what could not be gathered.
 
-    `split`: who else has this gateway's address.
+    `split`: the hosts that have this gateway's address as well.
     """
     status = gathered.get("status") or {}
     found = rules.run_rules(evidence.read_evidence(gathered, split))

@@ -1,4 +1,4 @@
-"""`kimi-prov drift`: what is not as it was applied, since when and through what."""
+"""`kimi-prov drift`: differences from what was applied, their time and cause."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     CATALOG,
 )
 def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:
-    """Say what on the machines is not as it was applied, since when and through what.
+    """Show what on the machines differs from what was applied, since when and by what cause.
 
-    Changes nothing. Exits 1 where something differs, and where not all could be looked at
-    (`complete: false`). What `apply` would decide otherwise today is told apart and is no drift.
+    Changes nothing. Exits 1 where something differs, and where not everything could be checked
+    (`complete: false`). Changes that `apply` would make today are shown apart and are no drift.
     """
     output.check()
     variables = {"drift_weights": weights, "drift_inventory": str(path)}

@@ -1,4 +1,4 @@
-"""`kimi-prov history` and `kimi-prov rollback`: what was applied, and the way back to it."""
+"""`kimi-prov history` and `kimi-prov rollback`: earlier applies, and the return to one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @add_inventory_options()
 def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
+    """List applies: time, user and host, what served, how fast, and the result."""
     output.check()
     finished = host_reports.collect("history", path, options)
     return host_reports.publish("history", finished, output, history_text.format_text)
@@ -39,11 +39,11 @@ def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     ),
 )
 def rollback(path: Path, number: int | None, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Put back the files of an entry of the history, start what they say, and verify it.
+    """Restore the files of an entry of the history, start its units, and verify the model.
 
-    Keys, certificates, packages and the driver stay as they are, and nothing is planned anew. Where
-    it does not serve, the machine goes back by itself to what served, and the command exits 1. The
-    inventory still says otherwise: change it too, or the next `apply` upgrades again.
+    Keys, certificates, packages and the driver stay as they are, and no new plan is made. If the
+    entry does not serve, the machine returns by itself to what served, and the command exits 1. The
+    inventory is not changed: change it too, or the next `apply` upgrades again.
     """
     output.check()
     variables = {} if number is None else {"rollback_to": number}

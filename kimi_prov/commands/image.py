@@ -1,6 +1,6 @@
 """`kimi-prov image`: the folder that an engine's image is built from, by buildah, podman or docker.
 
-The image has the packages that a machine has: the same locks, installed by the same program.
+The image has the same packages as a machine: the same locks, installed by the same program.
 
 Decides: the image of an engine (with the files of `kimi_prov/packaging/image`).
 Held by: tests/unit/commands/test_image_folder.py, tests/lab/test_image.py.
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 KIND = "image"
 _SOURCES = Path(zipapp.__file__).resolve().parent / "image"
 _CONTAINERFILE = "Containerfile"
-# Distributions whose own Python is the one that the locks are for.
+# Distributions whose own Python is that of the locks.
 _BASES = {
     "3.11": "docker.io/library/debian:12-slim",
     "3.12": "docker.io/library/ubuntu:24.04",
 }
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
-# Where the time of a build has to be the same each time, and nobody named one.
+# The time of a build if none is named: the same each time.
 _EPOCH = 1580601600
 
 
@@ -72,7 +72,7 @@ _EPOCH = 1580601600
     "--find-links",
     type=PATH,
     metavar="DIR",
-    help="Wheels that no index has: those that the locks name are taken along.",
+    help="Folder of wheels that no index has; those in the locks are copied.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too.")
 @CATALOG
@@ -88,7 +88,7 @@ def image(
     """Write the folder that an image for pods is built from, by buildah, podman or docker.
 
     ENGINE: vllm-cuda, vllm-cpu, or one with its version, as vllm-cuda-0.32.0. The image holds the
-    engine by the locks of the catalogue, what runs in its pods, and its bill of materials.
+    engine by the catalogue's locks, the programs of its pods, and its bill of materials.
     """
     catalogue = loader.load_catalogue()
     row = _find_engine(engine, catalogue)
@@ -109,7 +109,7 @@ def image(
     counts = f"{len(done.written)} files written, {len(done.unchanged)} unchanged"
     say(f"{clean_text.clean_line(output)}: {counts}")
     for path in done.kept:
-        say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
+        say(f"  kept, because it was changed by hand: {path} (--force overwrites it)")
     say(f"next:  {clean_text.clean_row(_build_command(row, output, lock_sha256))}")
     return ExitCode.OK
 
@@ -128,7 +128,7 @@ def _find_engine(name: str, catalogue: Catalogue) -> Engine:
     if engine is not None and engine.name != "vllm":
         raise UserError(
             f"{name}: a pod has no proxy, and KTransformers speaks no TLS and takes its key on the "
-            "command line alone, where everybody may read it",
+            "command line, where everybody may read it",
             fix="serve it on a machine of its own: kimi-prov apply; or name vllm-cuda",
         )
     if engine is None:
@@ -140,22 +140,22 @@ def _find_engine(name: str, catalogue: Catalogue) -> Engine:
 
 
 def _read_epoch() -> int:
-    """Return the time that all files of the image get."""
+    """Return the time of all files of the image, in seconds since 1970."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     return int(given) if given.isdigit() else _EPOCH
 
 
 def _make_tag(engine: Engine, lock_sha256: str) -> str:
-    """Return the image's name: of what is in it."""
+    """Return the image's name, made from its content."""
     return f"kimi-prov/{engine.name}-{engine.variant}:{engine.version}-{lock_sha256[:10]}"
 
 
 def _make_files(
     engine: Engine, catalogue: Catalogue, python: str, base: str, find_links: Path | None
 ) -> list[File]:
-    """Return the files of the folder: what a build reads, and nothing of this computer beside.
+    """Return the files of the folder: only what a build reads.
 
-    `find_links`: a folder that has wheels which no index has, as those of torch for CPUs.
+    `find_links`: a folder of wheels that no index has, such as torch for CPUs.
     """
     lock = engine.lock_name(python)
     named = {"name": engine.name, "variant": engine.variant, "version": engine.version}

@@ -1,4 +1,4 @@
-"""`init`: an inventory or a spec sheet to start from, out of the bundle and the catalogue."""
+"""`init`: write an inventory or a spec sheet to start from."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.show.output import say, show, write_whole
 
-# What a lab that is up has written beside the profile is no part of it.
+# Files that a running lab wrote beside a profile do not belong to it.
 _GENERATED = "lab.yml"
-# A row of the catalogue answers to each of them.
+# Each of these names is a row of the catalogue.
 _DEFAULT_SYSTEM, _CPU_SYSTEM = "gpu-server", "cpu-server"
 
 
@@ -39,7 +39,7 @@ def init(
     """Write an inventory to start from, with its variables explained; or a spec sheet.
 
     An inventory needs DIRECTORY and `--profile`. A spec sheet needs `--spec FILE`: it describes a
-    server of `kimi-prov catalog servers`, says in comments what to change, and `check` takes it.
+    server of `kimi-prov catalog servers`, its comments say what to change, and `check` reads it.
     """
     if spec is not None:
         if directory is not None or profile is not None:
@@ -56,7 +56,7 @@ def init(
 
 
 def _write_inventory(directory: Path, profile: str) -> None:
-    """Write the inventory, print its files, and name the command that comes next."""
+    """Write the inventory, print its files, and name the next command."""
     for file in _write_profile(directory, profile):
         show(f"{clean_text.clean_row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
@@ -65,7 +65,7 @@ def _write_inventory(directory: Path, profile: str) -> None:
 
 
 def _write_spec(file: Path, system: str) -> None:
-    """Write a spec sheet of a server of the catalogue, and name the command that comes next."""
+    """Write a spec sheet of a server of the catalogue, and name the next command."""
     from kimi_prov.catalog import loader  # noqa: PLC0415  (an inventory needs neither)
     from kimi_prov.facts import spec_template  # noqa: PLC0415
 
@@ -79,25 +79,25 @@ def _write_spec(file: Path, system: str) -> None:
 
 
 def _write_new(file: Path, text: str) -> None:
-    """Write a file that is not there yet, whole. Raises UserError."""
+    """Write a new file. Raises UserError where it exists or cannot be written."""
     if os.path.lexists(file):
         raise UserError(
-            f"{file}: something is there already, and init overwrites nothing",
-            fix="name a file that is not there yet",
+            f"{file}: it exists already, and init overwrites nothing",
+            fix="name a new file",
         )
     write_whole(file, text)
 
 
 def list_profiles() -> list[str]:
-    """Names of the inventories that travel with kimi-prov."""
+    """Return the names of the shipped inventories."""
     folder = resources.find_root() / "inventories"
     return sorted(p.parent.name for p in folder.glob("*/hosts.yml"))
 
 
 def _write_profile(target: Path, profile: str) -> list[Path]:
-    """Write the profile's inventory to `target`, whole; return its files.
+    """Write the profile's inventory to `target`; return its files.
 
-    Raises UserError where something is there already: nothing is overwritten.
+    Raises UserError where `target` exists: nothing is overwritten.
     """
     if profile not in list_profiles():
         raise UserError(
@@ -106,8 +106,8 @@ def _write_profile(target: Path, profile: str) -> list[Path]:
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(
-            f"{target}: something is there already, and init overwrites nothing",
-            fix="name a folder that is not there yet",
+            f"{target}: it exists already, and init overwrites nothing",
+            fix="name a new folder",
         )
     try:
         _fill(target, resources.find_root() / "inventories" / profile)
@@ -120,11 +120,11 @@ def _write_profile(target: Path, profile: str) -> list[Path]:
 
 
 def _fill(target: Path, source: Path) -> None:
-    """Copy a profile's files into a folder that is not there or empty; all of them, or none."""
+    """Copy a profile's files into a new or empty folder; all of them, or none."""
     new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
     try:
-        # In the folder and not beside it: a shell may stand in it, or a disk be mounted on it.
+        # Not beside the folder: a shell may be in it, or a disk may be mounted on it.
         with TemporaryDirectory(dir=target, prefix=".new-") as fresh:
             for file in _list_files(source):
                 copy = Path(fresh) / file.relative_to(source)
@@ -139,7 +139,7 @@ def _fill(target: Path, source: Path) -> None:
 
 
 def _list_files(source: Path) -> list[Path]:
-    """Return a profile's own files, without what an editor or a lab that is up put beside them."""
+    """Return a profile's own files, without those of an editor or a running lab."""
     return [
         file
         for file in sorted(source.rglob("*"))

@@ -1,4 +1,4 @@
-"""`kimi-prov key`: print API keys that nobody has seen yet, make, change, list and remove them."""
+"""`kimi-prov key`: print new API keys once; create, change, list and remove keys."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api_keys_file names"
+_BACK = "`kimi-prov apply` creates the web UI's key again, and those that kimi_api_keys_file names"
 
 
 @click.command()
 @add_inventory_options(
-    click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted."),
+    click.option("--rotate", is_flag=True, help="Create a new key; the engine is not restarted."),
     click.option(
         "--list", "listed", is_flag=True, help="Print the keys: made, expires, limits, used."
     ),
-    click.option("--add", metavar="NAME", help="Make a key of this name, and print it once."),
-    click.option("--set", "change", metavar="NAME", help="Change when a key ends, or its limits."),
-    click.option(
-        "--remove", metavar="NAME", help="Take a key away, and print those that are left."
-    ),
+    click.option("--add", metavar="NAME", help="Create a key of this name, and print it once."),
+    click.option("--set", "change", metavar="NAME", help="Change a key's end or limits."),
+    click.option("--remove", metavar="NAME", help="Remove a key, and print the remaining ones."),
     click.option(
         "--expires",
         type=Expiry(),
@@ -58,10 +56,10 @@ def key(  # noqa: PLR0913  (one for each option)
     expires: dict[str, int | None] | None,
     limits: dict[str, int | None],
 ) -> ExitCode:
-    """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once.
+    """Print `HOST KEY` for an API key that was not shown yet. It is shown only once.
 
-    So is the password of a page's first administrator that was made. A limit of 0 is none. Limits
-    and expiry hold from a key's next request on.
+    The generated password of a web UI's first administrator is also shown once. A limit of 0 means
+    no limit. Limits and expiry hold from a key's next request on.
     """
     named = [name for name in (add, change, remove) if name is not None]
     if rotate + listed + len(named) > 1:
@@ -81,9 +79,9 @@ def key(  # noqa: PLR0913  (one for each option)
 
 
 def _list_keys(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCode:
-    """Print `HOST NAME made=... expires=... limits=... used=...` for each key that there is.
+    """Print `HOST NAME made=... expires=... limits=... used=...` for each key.
 
-    `remove` takes one away before.
+    `remove`: the key that is removed before.
     """
     if remove is not None:
         _require_name(remove)
@@ -103,10 +101,10 @@ def _list_keys(path: Path, options: PlaybookOptions, *, remove: str | None) -> E
 def _write_key(
     path: Path, options: PlaybookOptions, name: str, rule: Mapping[str, Any], *, add: bool
 ) -> ExitCode:
-    """Make a key and print `HOST KEY` for each host, or change the rule of one that there is.
+    """Create a key and print `HOST KEY` for each host, or change the rule of a key.
 
     `rule`: {"limits": {name: number, or None for none}, "ends": unix time or None, or "ends_in_s"}.
-    Exit 1 where an engine does not hold it to a limit yet.
+    Exit 1 where an engine does not enforce a limit yet.
     """
     _require_name(name)
     variables = {("kimi_key_add" if add else "kimi_key_set"): name, "kimi_key_wish": dict(rule)}
@@ -120,12 +118,12 @@ def _write_key(
         else:
             say(
                 clean_text.clean_row(
-                    f"{row['host']}: {name} is held to it from its next request on"
+                    f"{row['host']}: the new rule of {name} holds from its next request on"
                 )
             )
         for index in row["uncounted"] if rule.get("limits") else ():
             unlimited = True
-            late = f"{row['host']}: engine {index} runs since before it could count: no limit holds"
+            late = f"{row['host']}: engine {index} was started without a counter: no limit holds"
             say(clean_text.clean_row(f"{late} there until `systemctl restart kimi-serve@{index}`"))
     if any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
@@ -141,7 +139,7 @@ def _require_name(name: str) -> None:
 
 
 def _describe(key: Mapping[str, Any]) -> str:
-    """Write what is known of a key; nothing where the machine's version tells names alone."""
+    """Write the known values of a key; "" where the machine's version only sends names."""
     if "limits" not in key:
         return ""
     limits = ",".join(f"{name}:{number}" for name, number in key["limits"].items())
@@ -158,7 +156,7 @@ def _format_time(at: float | None, none: str) -> str:
 
 
 def _report_heads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Say which hosts have no keys, since the head of their group serves; return the others."""
+    """Report hosts without keys because their group's head serves; return the others."""
     for row in rows:
         if row.get("elsewhere"):
             say(clean_text.clean_row(f"{row['host']}: {row['elsewhere']}"))
@@ -166,9 +164,9 @@ def _report_heads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show_new_keys(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
-    """Print `HOST KEY` for each host whose key nobody has seen yet; `rotate` makes new ones.
+    """Print `HOST KEY` for each host whose key was not shown yet; `rotate` creates new keys.
 
-    After them `HOST E-MAIL PASSWORD` of a page's first administrator that was made.
+    Then print `HOST E-MAIL PASSWORD` of a web UI's first administrator with a generated password.
     """
     inventory, request = playbook_run.prepare(
         "key", "key", path, options, {"kimi_key_rotate": rotate}
@@ -179,7 +177,7 @@ def _show_new_keys(path: Path, options: PlaybookOptions, *, rotate: bool) -> Exi
     rows = [row for row in lines if "web_admin" not in row]
     for row in rows:
         if row.get("key"):
-            # One line for each machine: none of them speaks for another.
+            # One line for each machine, because their keys differ.
             show(clean_text.clean_row(f"{row['host']} {row['key']}") + "\n")
         else:
             detail = row.get("detail") or "there is no key to show"

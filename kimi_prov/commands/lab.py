@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @click.command()
 @INVENTORY
 def up(path: Path) -> None:
-    """Bring the inventory's lab hosts up; those that are up stay as they are."""
+    """Start the inventory's lab hosts; running ones stay as they are."""
     operations.start_lab(path)
 
 
 @click.command()
 @INVENTORY
 def down(path: Path) -> None:
-    """Take the inventory's lab away, with all that it made."""
+    """Remove the inventory's lab, with everything that it created."""
     operations.remove_lab(path)
 
 
@@ -36,7 +36,7 @@ def down(path: Path) -> None:
 @INVENTORY
 @add_output_options
 def list_hosts(path: Path, output: Output) -> None:
-    """Say which lab hosts the inventory has, where they answer, and whether they are up."""
+    """List the inventory's lab hosts, their addresses, and whether they run."""
     output.check()
     hosts = [asdict(host) for host in operations.list_hosts(path)]
     line = "{name:<16} {kind:<7} {state:<7} {address}:{port}  {image}"

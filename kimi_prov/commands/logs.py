@@ -1,4 +1,4 @@
-"""`kimi-prov logs`: the journals of our units on all hosts, as one."""
+"""`kimi-prov logs`: the merged journals of our units on all hosts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 _DEFAULT_LINES = 100
-# Where a time says how far back to go.
+# A time before now.
 _MAX_LINES = 20_000
-# How long a line waits for others that belong before it, in seconds: of a host that is asked once
-# all come together, and a slow one is waited for so long.
+# Seconds for which a line waits for earlier lines of other hosts. Without --follow a host sends all
+# its lines together, so a slow host is waited for that long.
 _HOLD_S, _FIRST_S = 0.7, 3.0
 _ONCE_S = 20.0
 _AGO = re.compile(r"(\d{1,6})\s*(s|min|m|h|d)")
@@ -40,13 +40,13 @@ _YEAR = re.compile(r"\d{4}-")
 
 @click.command()
 @add_inventory_options(
-    click.option("--follow", is_flag=True, help="Go on as they grow, until Ctrl-C."),
+    click.option("--follow", is_flag=True, help="Go on with new lines, until Ctrl-C."),
     click.option(
         "--unit",
         "units",
         multiple=True,
         metavar="NAME",
-        help="Only this one: serve, serve@0, proxy, fetch, ...; may be given again.",
+        help="Only this unit: serve, serve@0, proxy, fetch, ...  May be repeated.",
     ),
     click.option(
         "--since", metavar="TIME", help="No older lines: 10min, 2h, 3d, 14:05, '2026-11-24 14:05'."
@@ -68,14 +68,14 @@ def logs(
     since: str | None,
     lines: int | None,
 ) -> ExitCode:
-    """Show what the units of all hosts write, in one order of time; secrets are masked.
+    """Show the logs of the units of all hosts, sorted by time; secrets are masked.
 
     With `--format json` each line is a document of its own.
     """
     output.check()
     if follow and output.file is not None:
         raise UserError(
-            "--output is written once it is whole, and --follow never ends",
+            "--output is written at the end, and --follow never ends",
             fix=f"send standard output there:  > {clean_text.quote_word(output.file)}",
         )
     variables = {
@@ -103,13 +103,13 @@ def logs(
 
 
 def find_units(units: Sequence[str]) -> list[str]:
-    """Return the units, or patterns of them, that were named; all of ours where none was."""
+    """Return the named units or patterns; all of our units where none is named."""
     found = [unit_names.find_unit(text) for text in units]
     for text, name in zip(units, found, strict=True):
         if name is None:
             known = ", ".join(dict.fromkeys(map(unit_names.shorten, unit_names.OURS)))
             raise UserError(
-                f"--unit {text}: kimi-prov makes no unit of that name",
+                f"--unit {text}: kimi-prov has no unit of that name",
                 fix=f"name one of: serve, serve@0, {known.replace('serve@, ', '')}",
             )
     return list(dict.fromkeys(name for name in found if name)) or list(unit_names.list_journals())
@@ -118,8 +118,8 @@ def find_units(units: Sequence[str]) -> list[str]:
 def parse_since(text: str, now: float) -> int:
     """Return the time that --since names, in whole seconds since 1970.
 
-    `10min`, `2h` and `3d` are before now; a date, or a time of today or of a date, is this
-    computer's. Raises UserError for anything else.
+    `10min`, `2h` and `3d` are before now; a date, or a time of today or of a date, is local
+    time. Raises UserError for anything else.
     """
     ago = _AGO.fullmatch(text.strip().removesuffix(" ago"))
     if ago:

@@ -1,7 +1,7 @@
-"""`catalog pin`: a manifest of a repository of the hub, made from what the hub itself says.
+"""`catalog pin`: a manifest of a repository of the hub, from the hub's own digests.
 
-Large files come with size and SHA-256; of small ones the hub tells git's blob id alone, so those
-are read, held against it, and hashed.
+The hub lists large files with size and SHA-256; for small ones it only has git's blob id, so these
+are read, compared with that id, and hashed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HUB = "https://huggingface.co"
-# A file that the hub keeps outside of its large storage is small.
+# Limit of a file outside of the hub's large storage.
 _SMALL_BYTES = 64 << 20
 _PART = 1 << 20
 
@@ -35,10 +35,10 @@ def pin(
     ca_bundle: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Return the manifest of `hf://OWNER/NAME@REVISION` at the commit that the revision is now.
+    """Return the manifest of `hf://OWNER/NAME@REVISION` at the revision's present commit.
 
-    HF_ENDPOINT names another hub. The token goes into a header, and to the hub alone. Raises
-    UserError: exit 2 for an address or file that is wrong, 1 where the hub does not do its part.
+    HF_ENDPOINT names another hub. The token is sent in a header, only to the hub. Raises UserError:
+    exit 2 for a wrong address or file, 1 where the hub fails.
     """
     match = HUB_ADDRESS.fullmatch(address)
     if match is None:
@@ -86,9 +86,9 @@ def locate_files(
     token_file: Path | None,
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[str, dict[str, str]]:
-    """Return below which address a repository's files lie at a commit, and the headers to send.
+    """Return the base URL of a repository's files at a commit, and the headers to send.
 
-    For an address that `pin` took.
+    `pin` has checked the address before.
     """
     match = HUB_ADDRESS.fullmatch(address)
     repository = match[1] if match else address
@@ -97,7 +97,7 @@ def locate_files(
 
 
 def format_text(document: Mapping[str, Any]) -> str:
-    """Write the manifest as it is kept."""
+    """Write the manifest in the form of its file."""
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -114,7 +114,7 @@ def _build_headers(token_file: Path | None) -> dict[str, str]:
 
 
 def _is_ours(row: Mapping[str, Any]) -> bool:
-    """Whether it is the model's: .gitattributes and the like are the repository's."""
+    """Whether a file belongs to the model: .gitattributes and similar ones do not."""
     name = str(row["rfilename"])
     return not name.rpartition("/")[2].startswith(".") and name != manifests.NAME
 

@@ -1,4 +1,4 @@
-"""`kimi-prov stop`, `start` and `restart`: of an inventory's hosts, or of a cluster's folder."""
+"""`kimi-prov stop`, `start` and `restart` of an inventory's hosts, or of a cluster's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAIN = click.option(
     "drain_s",
     type=click.IntRange(0, 86_400),
     metavar="SECONDS",
-    help="What answers under way have before they are cut.  [default: 300]",
+    help="Seconds for answers in progress.  [default: 300]",
 )
 
 
@@ -36,10 +36,10 @@ DRAIN = click.option(
 def stop(
     path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
 ) -> ExitCode:
-    """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
+    """Stop the model until `start` or `apply` starts it again; a reboot does not start it.
 
-    Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
-    certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
+    Answers in progress may end first. Memory and GPUs are free then; weights, keys, web UI, history
+    and certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
     kubernetes` made: its volume stays.
     """
     if rendered.is_kubernetes(path, "stop", target, options.list_given() | {"drain": drain_s}):
@@ -51,9 +51,9 @@ def stop(
 @click.command()
 @add_folder_options()
 def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
-    """Start what was stopped or is asleep, and wait until it answers.
+    """Start a stopped or sleeping model, and wait until it answers.
 
-    It says how long that will take, by what the last starts on the machine took.
+    It shows how long that will take, by the last starts on the machine.
     """
     if rendered.is_kubernetes(path, "start", target, options.list_given()):
         output.check()
@@ -64,7 +64,7 @@ def start(path: Path, options: PlaybookOptions, output: Output, target: Target) 
 @click.command()
 @add_inventory_options(DRAIN)
 def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
-    """Restart what is served: instance after instance, so that the others go on serving."""
+    """Restart one instance after another, so that the others go on serving."""
     if rendered.is_kubernetes(path, "restart", Target()):
         raise UserError(
             f"{path}: restart is for an inventory, and this was rendered for Kubernetes",

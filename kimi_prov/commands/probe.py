@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @OUTPUT
-@click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
+@click.option("--bundle", type=PATH, metavar="FILE", help="Write a file that probes elsewhere.")
 @click.option("--measure", is_flag=True, help="Time memory, disk, hashing and GPUs too.")
 def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
@@ -39,7 +39,7 @@ def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
 
 
 def describe_machine(*, measure: bool = False) -> Facts:
-    """Return the facts of the machine we stand on. Changes nothing and needs no root.
+    """Return the facts of this machine. Changes nothing and needs no root.
 
     `measure` times memory, disk, hashing and GPUs as well: ten seconds, and a few for each GPU.
     """
@@ -47,5 +47,5 @@ def describe_machine(*, measure: bool = False) -> Facts:
 
 
 def write_bundle(dest: Path) -> Path:
-    """Write the one file that a vendor runs: `python3 FILE > facts.json`. Returns its path."""
+    """Write the file that a vendor runs, `python3 FILE > facts.json`; return its path."""
     return build_zipapp(dest)

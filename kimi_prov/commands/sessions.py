@@ -1,4 +1,4 @@
-"""`kimi-prov sessions`: what sessions of machines have cost that are gone, by their bucket."""
+"""`kimi-prov sessions`: the costs of sessions of deleted machines, from their bucket."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _READ_S = 300.0
 @bucket_access.add_bucket_options("read")
 @add_output_options
 def sessions(bucket: str, access: bucket_access.BucketOptions, output: Output) -> None:
-    """List what sessions of machines cost that took their weights from a bucket."""
+    """List the costs of sessions of machines that took their weights from a bucket."""
     output.check()
     folder = find_sessions_folder(bucket)
     if folder is None:
         raise UserError(
             f"{bucket}: expected s3://BUCKET or gs://BUCKET",
-            fix="name what kimi_weights_source of the machines names",
+            fix="name the bucket in kimi_weights_source of the machines",
         )
     rows = _read(folder, access)
     document: Sessions = {

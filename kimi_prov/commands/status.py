@@ -1,4 +1,4 @@
-"""`kimi-prov status`: report what runs, and what it is made of."""
+"""`kimi-prov status`: report what runs, and its bill of materials."""
 
 from __future__ import annotations
 
@@ -36,18 +36,16 @@ if TYPE_CHECKING:
 @click.command()
 @add_folder_options(
     click.option(
-        "--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON."
+        "--sbom", is_flag=True, help="Write the engines' bill of materials: CycloneDX JSON."
     ),
-    click.option(
-        "--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C."
-    ),
+    click.option("--watch", is_flag=True, help="Show what each machine does until Ctrl-C."),
     click.option(
         "--interval",
         type=click.FloatRange(1, 3600),
         default=5.0,
         show_default=True,
         metavar="SECONDS",
-        help="Between two looks of --watch.",
+        help="Seconds between two updates of --watch.",
     ),
 )
 @click.pass_context
@@ -63,12 +61,12 @@ def status(  # noqa: PLR0913  (one for each option)
     watch: bool,
     interval: float,
 ) -> ExitCode:
-    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
+    """Show what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
 
-    DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
-    what was stopped on purpose exits 0.
+    DIR is a folder that `render kubernetes` made: the command shows its pods, restarts, nodes and
+    state, and exits 0 for a model that was stopped on purpose.
 
-    With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
+    With `--watch` it shows tokens a second, requests, cache, GPUs and memory every few seconds: as
     seconds: as one screen on a terminal, as a line each time elsewhere.
 
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
@@ -86,7 +84,7 @@ def status(  # noqa: PLR0913  (one for each option)
 
 
 def _report(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
-    """Report what runs on every host; one that does not serve makes it exit 1."""
+    """Report what runs on every host; exit 1 where a host does not serve."""
     if rendered.is_kubernetes(path, "status", target, options.list_given()):
         return kubernetes.run(path, target, output)
     output.check()
@@ -103,15 +101,15 @@ def _report(path: Path, options: PlaybookOptions, output: Output, target: Target
 def _watch(
     path: Path, options: PlaybookOptions, output: Output, target: Target, every_s: float
 ) -> ExitCode:
-    """Show what every host does, again and again until somebody ends it.
+    """Show what every host does repeatedly, until the user ends it.
 
-    Raises UserError for what is written once: JSON, a file; and for a folder of a cluster.
+    Raises UserError for JSON, a file, and a folder of a cluster.
     """
     rendered.is_kubernetes(path, "status --watch", target, {"watch": True})
     if output.format != "text" or output.file is not None:
         raise UserError(
             "--watch is a screen that changes: it is neither JSON nor a file",
-            fix="run  kimi-prov status --format json  again and again, or take the metrics",
+            fix="run  kimi-prov status --format json  repeatedly, or read the metrics",
         )
     inventory, request = playbook_run.prepare(
         "status", "status", path, options, {"status_every": every_s}
@@ -123,7 +121,7 @@ def _watch(
 
 
 def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
-    """Write what every host's engine environment is made of; exit 1 where one is not known."""
+    """Write the bill of materials of every host's engine; exit 1 where one is not known."""
     rendered.is_kubernetes(path, "status --sbom", target, {"sbom": True})
     from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
     from kimi_prov.show.report import sbom  # noqa: PLC0415
@@ -134,9 +132,9 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
     machines, unknown = [], []
     for host, found in finished.outcome.documents.items():
         if "monitor" in found or "gateway" in found:
-            # It has no engine: its programs are the distribution's.
+            # A gateway has no engine: its programs are the distribution's.
             if found.get("web"):
-                say(f"{host}: its page is made of what {found['web']['lock']} pins")
+                say(f"{host}: its web UI has the packages of {found['web']['lock']}")
             continue
         why = _explain_unknown(found, catalogue)
         if why:
@@ -150,7 +148,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
         output.write(sbom.build_document(machines), lambda: sbom.format_text(machines))
     for line in unknown:
         say(line)
-    # A host whose service is down fails `status`; what it is made of is known all the same.
+    # A host whose service is down fails `status`, but its bill of materials is known.
     reported = finished.outcome.documents
     failures = [f for f in finished.outcome.failures if f.host not in reported]
     finished = replace(finished, outcome=replace(finished.outcome, failures=failures))
@@ -158,7 +156,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
 
 
 def _explain_unknown(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
-    """Say why it cannot be told from the locks here what a host's environment is made of."""
+    """Return why the local locks do not show the packages of a host's environment."""
     from kimi_prov.planner.selection import engine  # noqa: PLC0415
 
     if not found.get("provisioned"):
@@ -168,7 +166,7 @@ def _explain_unknown(found: Mapping[str, Any], catalogue: Catalogue) -> str | No
     folder = PurePosixPath(versions["engine_directory"] or "").name
     brought = (versions.get("engine_interpreter") or {}).get("sha256")
     if not folder or not locks:
-        return "no bill of materials: it does not say what its engine was made from\n  fix: apply"
+        return "no bill of materials: it does not report its engine's lock\n  fix: apply"
     if not all(name in catalogue.locks for name in locks) or not folder.endswith(
         f"-{engine.compute_env_digest(catalogue, locks, brought)}"
     ):

@@ -1,4 +1,4 @@
-"""`kimi-prov update`: install what of the operating system waits, one machine at a time."""
+"""`kimi-prov update`: install updates of the operating system, one machine at a time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     click.option(
         "--reboot-ok",
         is_flag=True,
-        help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+        help="Restart machines if necessary.  [default: update_reboot_ok]",
     ),
-    click.option(
-        "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
-    ),
+    click.option("--defer-restart", is_flag=True, help="Leave out updates that need a restart."),
     EXTRA,
     CATALOG,
 )
@@ -43,22 +41,22 @@ def update(
 ) -> ExitCode:
     """Install security packages, kernel, microcode and the planned driver, a machine at a time.
 
-    Before a restart no more requests are sent to the engines, and those under way may end;
-    afterwards the model has to pass `verify`. Gateways come at last, one by one. The first machine
-    that fails ends it: those after it stay as they are. Without consent to a restart a machine that
-    needs one is refused: exit 3.
+    Before a restart no more requests are sent to the engines, and those in progress may end;
+    afterwards the model has to pass `verify`. Gateways come last, one by one. The first machine
+    that fails ends the update: later machines stay as they are. Without consent a machine that
+    needs a restart is refused: exit 3.
     """
     if reboot_ok and defer_restart:
         raise UserError(
             "--reboot-ok and --defer-restart exclude each other", fix="give one of them"
         )
     output.check()
-    # What is not given is the inventory's to say.
+    # Without the option the inventory decides.
     variables: dict[str, Any] = {"update_reboot_ok": True} if reboot_ok else {}
     variables |= {"update_defer_restart": True} if defer_restart else {}
     inventory, request = playbook_run.prepare("update", "update", path, options, variables)
     finished = playbook_run.run_locked(path, request, inventory)
-    # The acceptance suite's document of a host that failed it is not this command's.
+    # Drop the acceptance suite's document of a host that failed it.
     documents = finished.outcome.documents
     own = {host: found for host, found in documents.items() if "installed" in found}
     finished = replace(finished, outcome=replace(finished.outcome, documents=own))

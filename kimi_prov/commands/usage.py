@@ -1,4 +1,4 @@
-"""`kimi-prov usage`: what each key used, by key, by day or by host.
+"""`kimi-prov usage`: the usage of each key, by key, day or host.
 
 Decides: what counts as usage (how it is shown).
 """
@@ -47,7 +47,7 @@ def usage(
     options: PlaybookOptions,
     output: Output,
 ) -> ExitCode:
-    """Say what each key used: requests, tokens in and out, and requests that a limit kept out."""
+    """Show each key's usage: requests, tokens in and out, and requests refused by a limit."""
     output.check()
     if since and until and since > until:
         raise UserError(f"--since {since} is after --until {until}", fix="exchange the two")
@@ -75,7 +75,7 @@ def usage(
 
 
 def sum_rows(hosts: Mapping[str, Any], by: str) -> list[UsageRow]:
-    """Sum the hosts' rows up: one row a key, or a key and day, or a key and host."""
+    """Sum up the hosts' rows: one row a key, or a key and day, or a key and host."""
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for host, row in _list_rows(hosts):
         first = {"key": {}, "day": {"day": row["day"]}, "host": {"host": host}}[by]

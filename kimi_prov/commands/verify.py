@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
-    """Return which checks are run. Raises UserError for a name that fits no check of the suite."""
+    """Return the checks to run. Raises UserError for a name that matches no check."""
     own = catalogue.NAMES if suite == catalogue.FULL else ()
     known = (*catalogue.PORT, *suites.OF_MACHINE, *own)
     for option, patterns in (("--only", only), ("--skip", skip)):
@@ -73,7 +73,7 @@ def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
     show_default=True,
     help="full: long prompts, images, tools, code and more; minutes to hours.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Only checks of this name; * fits any.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only checks of this name; * is any.")
 @click.option("--skip", multiple=True, metavar="NAME", help="All but checks of this name.")
 @click.option("--junit", type=PATH, metavar="FILE", help="Write the result there as JUnit XML too.")
 @add_playbook_options
@@ -89,12 +89,12 @@ def verify(  # noqa: PLR0913  (one for each option)
     skip: tuple[str, ...],
     junit: Path | None,
 ) -> ExitCode:
-    """Check that the served model answers rightly, and who can reach its port.
+    """Check that the served model answers correctly, and who can reach its port.
 
     DIR is a folder that `render kubernetes` made: the checks go through a forwarded port of its
     service.
 
-    What was not run is told as skipped, with the reason: neither failed nor passed.
+    A check that was not run is reported as skipped, with the reason: neither failed nor passed.
     """
     selection = _select(suite, only, skip)
     if junit is not None:
@@ -116,7 +116,7 @@ def verify(  # noqa: PLR0913  (one for each option)
         )
     output.check()
     if junit is not None:
-        # A run that ends without a report must not leave that of an earlier one.
+        # If a run ends without a report, an earlier report must not stay.
         junit.unlink(missing_ok=True)
     if on_kubernetes:
         return kubernetes.run(path, target, output, api_key_file, selection, write_junit)

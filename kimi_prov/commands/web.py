@@ -1,4 +1,4 @@
-"""`kimi-prov web backup|restore`: carry what the page keeps to this computer and back."""
+"""`kimi-prov web backup|restore`: save the web UI's data on this computer, and restore it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     ),
 )
 def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
-    """Copy it from each host while the page runs, into a file here that only you may read."""
+    """Copy the data from each host, while the web UI runs, into a file that only you may read."""
     output.check()
     variables = {"web_work": "backup", "web_file": file_transfer.choose_file(to, "web", ".tar.gz")}
     finished = host_reports.collect("web", path, options, variables)
@@ -42,21 +42,21 @@ def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None
 def restore(
     path: Path, file: Path, options: PlaybookOptions, output: Output, *, yes: bool
 ) -> ExitCode:
-    """Put a backup in the place of what the page of one host keeps, on any machine.
+    """Replace the data of one host's web UI by a backup of any machine.
 
-    A page that does not answer with it gets its own again.
+    If the web UI does not answer with it, its own data are restored.
     """
     output.check()
     if encryption.find_program(file, description="an archive that `kimi-prov web backup` wrote"):
         raise UserError(
-            f"{file}: it is encrypted, and no archive of a page alone is",
+            f"{file}: it is encrypted, and archives of `kimi-prov web backup` are not",
             fix="`kimi-prov restore` takes what `kimi-prov backup` wrote",
         )
     variables = {"web_work": "restore", "web_file": file_transfer.format_variable(file)}
     inventory, request = playbook_run.prepare("web", "web", path, options, variables)
     if not yes:
         command = ["web", "restore", str(path), str(file)]
-        # Behind gateways the first of them has the page of all.
+        # Behind gateways only the first gateway has a web UI.
         names = [*inventory.gateways][:1] or [*inventory.hosts]
         file_transfer.confirm_restore(
             command, "ALL accounts, chats and uploads", names, options.limit

@@ -1,4 +1,4 @@
-"""`weights seed`: fill a bucket from the hub, and say what it will cost to store."""
+"""`weights seed`: fill a bucket from the hub, and show the cost of storing it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MAKE = {
     metavar="N",
     help="Files at a time.  [default: 4]",
 )
-@click.option("--estimate", is_flag=True, help="Only say what is missing and what it costs.")
+@click.option("--estimate", is_flag=True, help="Only show the missing files and the cost.")
 @CATALOG
 @add_output_options
 def weights_seed(
@@ -68,7 +68,7 @@ def weights_seed(
     workers: int,
     estimate: bool,
 ) -> None:
-    """Fill a bucket from the hub, each file verified on the way; whole files are kept."""
+    """Fill a bucket from the hub and verify each file on the way; complete files are kept."""
     output.check()
     store = _open_bucket(bucket, access)
     pinned = pin.pin(address, token_file=hf_token_file, ca_bundle=access.ca_bundle)
@@ -108,7 +108,7 @@ def weights_seed(
 
 @contextmanager
 def _explain_errors(bucket: Bucket) -> Iterator[None]:
-    """Raise UserError, exit 1, with what can be done where a bucket or the hub fails."""
+    """Raise UserError, exit 1, with a fix, where a bucket or the hub fails."""
     try:
         yield
     except CredentialsError as error:
@@ -121,13 +121,13 @@ def _explain_errors(bucket: Bucket) -> Iterator[None]:
     except AbsentError:
         raise UserError(
             f"{bucket.name}: there is no such bucket",
-            fix=f"make it first: {_MAKE[bucket.scheme].format(bucket=bucket.bucket)}",
+            fix=f"create it first: {_MAKE[bucket.scheme].format(bucket=bucket.bucket)}",
             exit_code=ExitCode.FAILED,
         ) from None
     except HostError as error:
         raise UserError(
             error.message,
-            fix=error.fix or "run the same command again: whole files are kept",
+            fix=error.fix or "run the same command again: complete files are kept",
             exit_code=ExitCode.FAILED,
         ) from None
 
@@ -135,7 +135,7 @@ def _explain_errors(bucket: Bucket) -> Iterator[None]:
 def _estimate_storage_cost(
     prices: Prices, bucket: Bucket, manifest: Manifest
 ) -> StorageCost | None:
-    """Estimate what the bucket costs a month; None for a provider whose price is not known."""
+    """Estimate the bucket's cost a month; None for a provider whose price is not known."""
     row = next((row for row in prices.storage if row.name == bucket.scheme), None)
     if row is None or bucket.access.endpoint:
         return None
@@ -161,7 +161,7 @@ def _open_bucket(address: str, access: bucket_access.BucketOptions) -> Bucket:
 def _make_opener(
     address: str, manifest: Manifest, token_file: Path | None, ca_bundle: Path | None
 ) -> Callable[[Entry, int], Stream]:
-    """Return what opens a file of the repository, at the commit of the manifest."""
+    """Return a function that opens a file of the repository at the commit of the manifest."""
     base, headers = pin.locate_files(address, str(manifest.revision), token_file)
     ca = ca_bundle or os.environ.get("SSL_CERT_FILE")
     web = Web(str(ca) if ca else None, _STALL_S)

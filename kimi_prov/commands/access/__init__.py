@@ -1,1 +1,1 @@
-"""How clients and operators reach a served model: addresses, keys, trust, tunnels."""
+"""Access of clients and operators to a served model: addresses, keys, trust, tunnels."""

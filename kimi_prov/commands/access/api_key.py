@@ -1,4 +1,4 @@
-"""The API key as a user gives it: in KIMI_API_KEY, or in a file. It is never an argument."""
+"""Read the user's API key from KIMI_API_KEY or a file. It is never an argument."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KEY_BYTES = 1 << 16
 
 
 def read_key(file: Path | None) -> str | None:
-    """Return the key of a file, else that of the environment; None without either."""
+    """Return the key in the file, else the key in the environment; None without either."""
     if file is not None:
-        fix = "name a file that holds the key alone"
+        fix = "name a file that holds only the key"
         found = documents.read_document(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
         return check_key(found, str(file))
     found = os.environ.get(VARIABLE, "").strip()
@@ -28,7 +28,7 @@ def read_key(file: Path | None) -> str | None:
 
 
 def check_key(key: str, where: str) -> str:
-    """Return a key that can go into a request's header. Raises UserError for anything else."""
+    """Return the key if a request's header can hold it. Raises UserError for another text."""
     if not _KEY.fullmatch(key):
         raise UserError(f"{where}: expected a key, text without spaces", fix="correct it")
     return key

@@ -44,21 +44,21 @@ class ConnectOptions:
     snippet: str | None = None
 
     def make_client_options(self, hint: str | None) -> served_model.ClientOptions:
-        """Return what the user gave, with the key. `hint`: how one gets a key."""
+        """Return the user's options with the key. `hint`: how to get a key."""
         key = api_key.read_key(self.key_file)
         return served_model.ClientOptions(self.ca, key, self.key_file, self.port, hint)
 
 
 @dataclass
 class Report:
-    """What came of each host: its entry of the document, its server, and the exit codes."""
+    """The result of each host: its entry of the document, its server, and the exit codes."""
 
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
     codes: list[ExitCode] = field(default_factory=list)
 
     def add(self, there: Served, key: str | None) -> None:
-        """Enter a server, and ask it. Raises UserError where it does not answer."""
+        """Add a server, and test that it answers. Raises UserError where it does not."""
         self.servers[there.host] = there.server
         self.hosts[there.host] = _build_entry(there, answers=None if key is None else False)
         served_model.prove(there, key)
@@ -66,7 +66,7 @@ class Report:
             self.hosts[there.host]["answers"] = True
 
     def failed(self, host: str, error: UserError) -> None:
-        """Keep that there is no way to a host, and tell why."""
+        """Record and report that a host cannot be reached, and why."""
         fix = f"\n  fix: {clean_text.clean_entry(error.fix)}" if error.fix else ""
         say(f"error: {clean_text.clean_entry(error.message)}{fix}")
         entry = self.hosts.setdefault(host, {})
@@ -75,7 +75,7 @@ class Report:
 
 
 def run(path: Path, options: PlaybookOptions, chosen: ConnectOptions, output: Output) -> ExitCode:
-    """Say what clients of each served model need, or print a snippet that asks one of them."""
+    """Report what clients of each served model need, or print a snippet for one of them."""
     check_output(chosen, output)
     given = chosen.make_client_options(f"kimi-prov key {shlex.quote(str(path))}")
     finished = read_hosts(path, options, login=chosen.tunnel)
@@ -106,7 +106,7 @@ def _hold_tunnel(
     chosen: ConnectOptions,
     output: Output,
 ) -> ExitCode:
-    """Hold a tunnel to a host until Ctrl-C; one that ends is opened again at the same port."""
+    """Hold a tunnel to a host until Ctrl-C; if it ends, open it again at the same port."""
     try:
         way.open()
         there = served_model.describe_host(
@@ -134,7 +134,7 @@ def _hold_tunnel(
 
 
 def connect_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
-    """Say what clients of the server at a URL need; it names its models to a key alone."""
+    """Report what clients of the server at a URL need; the server lists models only with a key."""
     check_output(chosen, output)
     given = chosen.make_client_options(None)
     key = require_key(given, "ask the administrator of the server for one")
@@ -167,14 +167,14 @@ def require_key(given: served_model.ClientOptions, fix: str) -> str:
 
 
 def read_hosts(path: Path, options: PlaybookOptions, *, login: bool) -> FinishedRun:
-    """Read from the machines what clients need; with `login` also how ssh gets there."""
+    """Read from the machines what clients need; with `login` also ssh's command line."""
     wanted = {"connect_login": login}
     inventory, request = playbook_run.prepare("connect", "connect", path, options, wanted)
     return playbook_run.run(request, inventory)
 
 
 def sort_hosts(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report]:
-    """Return the hosts that serve, and a report that has the others."""
+    """Return the hosts that serve, and a report with the others."""
     serving, report = {}, Report()
     behind = [
         row for row in finished.outcome.documents.values() if row.get("behind") and "engine" in row
@@ -186,7 +186,7 @@ def sort_hosts(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report
             detail = f"it is {where}: clients reach {head}"
             report.hosts[host] = {"ok": True, "detail": detail, "elsewhere": head}
         else:
-            # What a gateway answers with is what the machines behind it serve.
+            # A gateway serves the model of the machines behind it.
             of_model = behind[0] if found["engine"] is None and behind else {}
             serving[host] = found | {name: of_model[name] for name in _OF_MODEL if of_model}
     for failure in finished.outcome.failures:
@@ -196,20 +196,20 @@ def sort_hosts(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report
 
 
 class Way(Protocol):
-    """What leads to a server, and may end."""
+    """A connection to a server that may end."""
 
     def check(self) -> None:
-        """Raise UserError where it has ended."""
+        """Raise UserError where the connection has ended."""
 
     def again(self, there: Served, key: str) -> tuple[Served, str]:
-        """Open it once more; return the server that answers now, and its key. Raises UserError."""
+        """Open it again; return the server that answers now, and its key. Raises UserError."""
 
 
 @dataclass
 class Link:
-    """A server that took the key, and what leads to it, where that may end.
+    """A server that accepted the key, and the connection to it if that may end.
 
-    `chosen`: its model was, and stays whoever answers.
+    `chosen`: the user chose the model, which stays the same with another server.
     """
 
     there: Served
@@ -218,7 +218,7 @@ class Link:
     chosen: bool = False
 
     def ensure(self) -> None:
-        """Open the way again where it has ended. Raises UserError where that fails."""
+        """Open the connection again if it has ended. Raises UserError where that fails."""
         if self.way is not None:
             try:
                 self.way.check()
@@ -231,9 +231,9 @@ class Link:
 def open_host(
     path: Path, options: PlaybookOptions, chosen: ConnectOptions, what: str
 ) -> Iterator[Link]:
-    """Give the one served host of an inventory, with the key proven, for as long as it is used.
+    """Give the only served host of an inventory, with a tested key, for the time of this context.
 
-    Raises UserError where there is none, or more than one, or no key.
+    Raises UserError where there is no such host, more than one, or no key.
     """
     given = chosen.make_client_options(None)
     key = require_key(given, f"kimi-prov key {shlex.quote(str(path))}  shows a new one, once")
@@ -246,7 +246,7 @@ def open_host(
         served_model.prove(there, key)
         yield Link(there, key)
         return
-    # Ctrl-C is for the answer, and not for ssh.
+    # Ctrl-C ends the answer and must not reach ssh.
     way = _make_tunnel(host, found, finished, given, apart=True)
     try:
         way.open()
@@ -260,7 +260,7 @@ def open_host(
 
 
 def check_output(chosen: ConnectOptions, output: Output) -> None:
-    """Raise UserError for an output that a snippet cannot have, or nobody can write to."""
+    """Raise UserError for an output that a snippet cannot have, or that cannot be written."""
     output.check()
     if chosen.snippet and output.format == "json":
         raise UserError("--for: a snippet is text", fix="leave out --format json")
@@ -278,7 +278,7 @@ def _require_one(serving: Mapping[str, Any], finished: FinishedRun, what: str) -
     elsewhere = [row["elsewhere"] for row in finished.outcome.documents.values()]
     raise UserError(
         f"{what}: no host of these serves a model",
-        fix=f"--limit {elsewhere[0]}" if elsewhere else "kimi-prov status tells why",
+        fix=f"--limit {elsewhere[0]}" if elsewhere else "kimi-prov status shows why",
         exit_code=code or ExitCode.BAD_INPUT,
     )
 
@@ -291,10 +291,10 @@ def _make_tunnel(
     *,
     apart: bool = False,
 ) -> served_model.Way:
-    """Return the tunnel to a host, not open yet."""
+    """Return the tunnel to a host; it is not open yet."""
     if found["login"] is None:
         raise UserError(
-            f"--tunnel: {host} is this computer", fix="leave it out: the port is here already"
+            f"--tunnel: {host} is this computer", fix="leave it out: the port is on this computer"
         )
     rows = [json.loads(line) for line in finished.key_lines]
     password = next((row["password"] for row in rows if row.get("host") == host), None)

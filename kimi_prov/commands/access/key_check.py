@@ -1,4 +1,4 @@
-"""Whether a server answers to an API key, at the address that leads to it from here."""
+"""Test that a server accepts an API key, at the address by which it is reached from here."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kimi_prov.on_host.endpoint import api_client
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Until a tunnel's first answer.
+# Limit of the wait for a tunnel's first answer.
 _OPENS_S = 30.0
 _POLL_INTERVAL_S = 0.2
 _HTTP_OK, _UNAVAILABLE = 200, 503
 
 
 def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> None:
-    """Ask for the models once, as soon as the tunnel takes a connection.
+    """Request the list of models once, as soon as the tunnel accepts a connection.
 
     `check` raises where the tunnel has ended. Raises UserError, exit 1, for any other answer, and
-    at once where another certificate is shown: no time makes it the right one.
+    at once for another certificate, which more time does not make right.
     """
     until = time.monotonic() + _OPENS_S
     while True:
@@ -43,7 +43,7 @@ def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> Non
 
 
 def check_models(reply: api_client.Reply, url: str) -> None:
-    """Raise UserError, exit 1, where the question for the models was not answered with them."""
+    """Raise UserError, exit 1, where the reply is no list of models."""
     if reply.status != _HTTP_OK:
         error = reply.json().get("error")
         said = clean_text.clean_line(str(error.get("message"))) if isinstance(error, dict) else ""

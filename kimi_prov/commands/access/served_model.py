@@ -1,7 +1,7 @@
-"""A served model as this computer reaches it: of an inventory's host, or at a URL.
+"""A served model as this computer reaches it: on an inventory's host, or at a URL.
 
-The certificate that the machine itself gave is pinned for what is asked from here; what its clients
-are told to trust is judged as they judge it.
+Requests from here pin the certificate that was read from the machine; the certificates that clients
+are told to trust are verified as clients do.
 
 Decides: what `connect` says to clients, and its snippets (the name of the server).
 """
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 _TIMEOUT_S = 20.0
-# A name or an address; a certificate may hold any text.
+# A name or an address: other texts of a certificate are ignored.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1")
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What the user gave: authority, key, port of this computer; and what messages advise.
+    """The user's options (authority, key, local port), and the advice of messages.
 
     `key_hint`: where to get a key. `fix`: what repairs a certificate that cannot be used, and
-    `takes_ca` whether an authority may be given for it.
+    `takes_ca`: whether --ca may be the fix.
     """
 
     ca: Path | None = None
@@ -59,10 +59,10 @@ class ClientOptions:
 
 @dataclass(frozen=True)
 class Served:
-    """A server, how it is asked from here, and what else its host tells of it.
+    """A server, how it is reached from here, and further facts of its host.
 
-    `networks`: that may reach its port, None where nobody tells. `hint`: what tells whether it
-    serves.
+    `networks`: those that may reach its port, None if unknown. `hint`: the command that shows
+    whether the model serves.
     """
 
     host: str
@@ -74,13 +74,13 @@ class Served:
     networks: tuple[str, ...] | None = None
     login: str | None = None
     stand_ins: tuple[str, ...] = ()
-    hint: str = "kimi-prov status tells whether it serves"
+    hint: str = "kimi-prov status shows whether it serves"
 
 
 def choose_name(address: str, names: Sequence[str], port: int) -> str:
-    """Choose how clients call a server: by an address or name that its certificate is for.
+    """Choose the address or name of a server for clients, which its certificate must cover.
 
-    The address that Ansible uses goes first, then a name that this computer can resolve.
+    The address that Ansible uses is preferred, then a name that this computer can resolve.
     """
     if trust.is_covered(names, address):
         return address
@@ -96,7 +96,7 @@ def _is_resolved(name: str, port: int) -> bool:
 
 
 def find_files(path: Path, host: str) -> Path:
-    """Return the folder for what clients of an inventory's host read."""
+    """Return the folder of the files for clients of an inventory's host."""
     mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     plain = (
         host if addresses.PLAIN_NAME.fullmatch(host) else hashlib.sha256(host.encode()).hexdigest()
@@ -114,9 +114,9 @@ def describe_host(
 ) -> Served:
     """Return a served host as its clients see it; its certificate is written for them.
 
-    `found`: what `kimi_connect` read there. `forwarded`: the port of this computer that leads to
-    it. Raises UserError where clients would refuse its certificate. Without `files` nobody but this
-    program asks, which pins it: nothing is written, and nothing refused.
+    `found`: the answer of `kimi_connect`. `forwarded`: the local port that is forwarded to it.
+    Raises UserError where clients would refuse its certificate. Without `files` only this program
+    sends requests and pins the certificate: nothing is written and nothing refused.
     """
     chain, port = found["certificate"], found["port"]
     about = certificate.read(chain)
@@ -140,7 +140,7 @@ def describe_host(
         _TIMEOUT_S,
     )
     server = Server(
-        # The URL that clients are given names what the certificate names.
+        # The URL for clients has a name of the certificate.
         base_url=replace(asked, host=called).url,
         model=clean_text.clean_line(found["model"]),
         certificate_file=_write_trusted(host, chain, called, files, given) if files else None,
@@ -166,9 +166,9 @@ def describe_host(
 
 
 def _add_catalogue(server: Server, found: Mapping[str, Any]) -> Server:
-    """Add what the catalogue knows of the model and its engine."""
+    """Add the catalogue's values of the model and its engine."""
     row = find_model(found["catalog_name"])
-    # A gateway alone does not tell what engine is behind it.
+    # A gateway alone does not report the engine behind it.
     engine = found["engine"] or {}
     known = load_catalogue().engine(**engine) if engine else None
     return replace(
@@ -182,9 +182,9 @@ def _add_catalogue(server: Server, found: Mapping[str, Any]) -> Server:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A rendered folder whose model serves: what messages call it, its plan, and its certificate.
+    """A rendered folder whose model serves: its name in messages, its plan, and its certificate.
 
-    `login`: the node that its port is reached through. `forwarded`: to a port of this computer.
+    `login`: the node through which its port is reached. `forwarded`: to a local port.
     """
 
     name: str
@@ -208,14 +208,14 @@ def describe_folder(
     }
     forwarded = there.port if folder.forwarded else None
     served = describe_host(folder.name, found, files, given, forwarded=forwarded)
-    # The networks of its plan are those of a machine of one's own.
+    # The networks of its plan are for a machine of one's own.
     return replace(served, networks=None, hint=folder.hint)
 
 
 def _write_trusted(
     host: str, chain: str, called: str, files: Path, given: ClientOptions
 ) -> str | None:
-    """Return the file of what a client is to trust; None where its system does already."""
+    """Return the file of certificates to trust; None where the system trusts the server."""
     if (ca := given.ca) is not None:
         why = trust.explain_refusal(chain, called, trust.read_authority(ca))
         if why:
@@ -243,9 +243,9 @@ def _write_trusted(
 
 
 def prove(served: Served, key: str | None) -> None:
-    """See that the server answers there, with its own certificate; with a key, to the key too.
+    """Test that the server answers with its own certificate and accepts the key, if there is one.
 
-    Raises UserError: exit 4 where nothing answers, 1 where it answers otherwise.
+    Raises UserError: exit 4 without an answer, 1 for another answer.
     """
     try:
         if key is None:
@@ -274,9 +274,9 @@ def is_url(text: str) -> bool:
 
 
 def describe_url(text: str, given: ClientOptions) -> Served:
-    """Return the server at a URL; its certificate is held to what clients trust, and then pinned.
+    """Return the server at a URL; its certificate is verified as clients do, and then pinned.
 
-    Raises UserError where that is refused, where nothing answers, and for a URL of something else.
+    Raises UserError for a refused certificate, without an answer, and for another URL.
     """
     fix = "give it as https://HOST:PORT/v1"
     try:
@@ -330,16 +330,16 @@ def _verify_url(url: str, host: str, port: int, ca: Path | None) -> str:
 
 
 def choose_model(served: Served, key: str, wanted: str | None) -> Served:
-    """Return the server with the model that is wanted, or the first that it names.
+    """Return the server with the wanted model, or with the first that it lists.
 
-    Raises UserError where it names none, or not that one.
+    Raises UserError where it lists no model, or not the wanted one.
     """
     prove(served, key)
     reply = api_client.call(served.endpoint, "GET", "/v1/models", key)
     rows = reply.json().get("data")
     listed = rows if isinstance(rows, list) else []
     told = [str(row["id"]) for row in listed if isinstance(row, dict) and "id" in row]
-    # What is no plain text cannot be asked for by a command that somebody pastes.
+    # A name that is no plain text cannot be in a command to paste.
     names = [name for name in told if name == clean_text.clean_line(name)]
     model = wanted or (names[0] if names else "")
     if model not in names:
@@ -365,18 +365,18 @@ def choose_model(served: Served, key: str, wanted: str | None) -> Served:
 
 @dataclass
 class Way:
-    """The tunnel to a host of an inventory; opened again where it ends."""
+    """The tunnel to a host of an inventory, which is opened again when it ends."""
 
     found: Mapping[str, Any]
     password: str | None
     port: int
-    # From signals of the terminal.
+    # Apart from signals of the terminal.
     apart: bool = False
     _tunnel: tunnel.Tunnel | None = field(default=None, init=False)
     _lost: UserError | None = field(default=None, init=False)
 
     def open(self) -> None:
-        """Open it. Raises UserError where ssh does not."""
+        """Open the tunnel. Raises UserError where ssh fails."""
         self.close()
         login, port = self.found["login"], self.found["port"]
         try:
@@ -391,19 +391,19 @@ class Way:
             raise
 
     def check(self) -> None:
-        """Raise UserError where it has ended, or was not opened again."""
+        """Raise UserError where the tunnel has ended, or could not be opened again."""
         if self._tunnel:
             self._tunnel.check()
         elif self._lost:
             raise self._lost
 
     def again(self, there: Served, key: str) -> tuple[Served, str]:
-        """Open it once more, at its port; the server is the same. Raises UserError."""
+        """Open the tunnel again at its port; the server is the same. Raises UserError."""
         self.open()
         return there, key
 
     def close(self) -> None:
-        """Take it back."""
+        """Close the tunnel."""
         if self._tunnel:
             self._tunnel.close()
         self._tunnel = None
@@ -411,7 +411,7 @@ class Way:
 
 @contextmanager
 def _write_askpass(password: str | None) -> Iterator[Path | None]:
-    """Give the program that ssh asks for the password while it logs in; None without one."""
+    """Give the program that passes ssh the password at login; None without a password."""
     if password is None:
         yield None
         return

@@ -25,7 +25,7 @@ _PEM_BYTES = 8 << 20
 
 
 def read_authority(file: Path) -> str:
-    """Return the certificates of a file of authorities. Raises UserError where it has none."""
+    """Return the certificates of a file of authorities. Raises UserError where it holds none."""
     fix = "name a file with the authority's certificate in PEM form"
     found = tls.extract_certificates(
         documents.read_document(file, what="a certificate", limit=_PEM_BYTES, fix=fix).text
@@ -38,7 +38,7 @@ def read_authority(file: Path) -> str:
 def is_covered(names: Sequence[str], host: str) -> bool:
     """Whether a certificate with these names is for a host: a name, or an address. Pure.
 
-    As RFC 6125 has it, `*.` stands for one label.
+    As in RFC 6125, `*.` stands for one label.
     """
     address = _parse_address(host)
     if address is not None:
@@ -56,10 +56,10 @@ def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
 
 
 def explain_refusal(chain: str, host: str, authorities: str | None) -> str:
-    """Say why a client would refuse a certificate for a host; empty where it takes it.
+    """Return why a client would refuse a certificate for a host; "" if it accepts it.
 
-    `chain`: the server's, its own first. `authorities`: what the client trusts alone, None for the
-    authorities of this computer. Judged by openssl, as most clients do.
+    `chain`: the server's certificates, its own first. `authorities`: the only ones that the client
+    trusts, None for those of this computer. openssl decides, as in most clients.
     """
     leaf, *between = tls.CERTIFICATE.findall(chain)
     named = "-verify_ip" if _parse_address(host) else "-verify_hostname"

@@ -1,1 +1,1 @@
-"""Says beforehand whether machines can serve the model."""
+"""Check whether machines can serve the model, before they are bought or changed."""

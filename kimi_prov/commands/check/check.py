@@ -1,4 +1,4 @@
-"""`kimi-prov check`: whether machines can serve the model, all in one document."""
+"""`kimi-prov check`: whether machines can serve the model, in one document."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _YEARS = FiniteRange(0.1, 20)
 _SHARE = FiniteRange(0, 1, min_open=True)
 _DOLLARS = FiniteRange(0, 10)
-# As wide as the schema of a load file.
+# The same ranges as in the schema of a load file.
 _USERS = click.IntRange(1, 1_000_000)
 _TOKENS = click.IntRange(1, 100_000_000)
 _DAILY = FiniteRange(1, 1e15)
@@ -60,7 +60,7 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     "--utilisation",
     type=_SHARE,
     metavar="SHARE",
-    help="Share of all hours that it works, 0 to 1.  [default: 0.3]",
+    help="Share of all hours in use, 0 to 1.  [default: 0.3]",
 )
 @click.option("--power-price", type=_DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
 @click.option(
@@ -92,14 +92,14 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     help="All of these from a file of the schema kimi-prov/load/v1; options win over it.",
 )
 @click.option(
-    "--suggest", is_flag=True, help="Name the least machines of the catalogue that will do, too."
+    "--suggest", is_flag=True, help="Also name the smallest machines of the catalogue that suffice."
 )
 @click.option(
     "--measured",
     multiple=True,
     type=PATH,
     metavar="BENCH",
-    help="What `bench --format json` wrote of a target's own machine. May be repeated.",
+    help="Output of `bench --format json` of a target's own machine. May be repeated.",
 )
 @add_report_options("text", "json", "markdown", "html", by_suffix=True)
 @add_connection_options
@@ -110,14 +110,14 @@ def check(
     output: Output,
     **values: Any,  # noqa: ANN401
 ) -> ExitCode:
-    """Say whether machines can serve the model, how fast, at what cost, and what is in the way.
+    """Show whether machines can serve the model, how fast, at what cost, and which faults block it.
 
     A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
     hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
 
-    With `--users` or `--tokens-per-day` it says how many machines carry that load.
+    With `--users` or `--tokens-per-day` it shows how many machines carry that load.
     """
-    # The planner takes its time to import: not for help, and not for completion.
+    # The planner is slow to import: help and completion do not import it.
     from kimi_prov.commands.check import evaluation, options  # noqa: PLC0415
     from kimi_prov.commands.check.targets import KINDS  # noqa: PLC0415
     from kimi_prov.show.report import check as reports  # noqa: PLC0415
@@ -140,7 +140,7 @@ def check(
         try:
             rows += evaluation.judge_suggestions(chosen)
         except UserError as error:
-            # What was named is judged all the same.
+            # The named targets are judged all the same.
             if not rows:
                 raise
             say(f"--suggest: {error.message}; {error.fix}")

@@ -1,4 +1,4 @@
-"""Each target of a check becomes facts, a plan and a cost."""
+"""Make facts, a plan and a cost of each target of a check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[CheckedTarget]:
-    """Judge targets that lie here as files, each held to what a bench of its machine measured."""
+    """Judge targets in files, each with the bench results of its machine."""
     facts = [targets.read(path, "check") for path in paths]
     names = [targets.find_name(path, row) for path, row in zip(paths, facts, strict=True)]
     results = measured.match_results(options.measured, list(zip(names, facts, strict=True)))
@@ -44,7 +44,7 @@ def _judge_file(
     results: Sequence[measured.Result],
     options: CheckOptions,
 ) -> CheckedTarget:
-    # What the file itself says of a bench was held against no machine.
+    # Bench results in the file itself were compared with no machine: they are dropped.
     facts = copy.copy(facts)
     facts.pop("bench", None)
     if results:
@@ -60,7 +60,7 @@ def _judge(
 ) -> CheckedTarget:
     """Plan a machine and judge the plan.
 
-    With a load it is planned for the requests that come on one of the machines that carry it.
+    With a load it is planned for one machine's share of the requests.
     """
     catalogue, load = loader.load_catalogue(), options.load
     settings = options.settings(name, targets.read_variables(facts))
@@ -79,7 +79,7 @@ def _judge(
 
 
 def judge_suggestions(options: CheckOptions) -> list[CheckedTarget]:
-    """Judge the least machines of the catalogue that will do."""
+    """Judge the smallest machines of the catalogue that suffice."""
     from kimi_prov.commands.check.suggest import suggest_machines  # noqa: PLC0415  (only who asks pays)
 
     rows = suggest_machines(loader.load_catalogue(), options.settings("--suggest"), options.load)
@@ -95,7 +95,7 @@ def judge_suggestions(options: CheckOptions) -> list[CheckedTarget]:
 def judge_inventory(
     path: Path, options: CheckOptions, connection: ConnectionOptions
 ) -> tuple[list[CheckedTarget], ExitCode]:
-    """Probe and plan all hosts of an inventory, several at a time; nothing on them is changed."""
+    """Probe and plan all hosts of an inventory, several at a time; they are not changed."""
     from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
     login = playbook_run.PlaybookOptions(connection=connection)

@@ -1,4 +1,4 @@
-"""`check --measured`: results of a bench go to the target whose machine they are of, or nowhere."""
+"""`check --measured`: match results of a bench with the target of the same machine."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A host's part of a bench document, and where it stands."""
+    """A host's part of a bench document, and its place there."""
 
     file: Path
     host: str
     found: Mapping[str, Any]
 
     def refusal(self, problem: str) -> UserError:
-        """Refuse it."""
+        """Return the error that refuses the result."""
         return UserError(
             f"{self.file}: {self.host}: {problem}",
-            fix="give results of this very machine, model and engine:  kimi-prov bench INVENTORY "
+            fix="give results of the same machine, model and engine:  kimi-prov bench INVENTORY "
             "--format json --output bench.json",
         )
 
 
 def match_results(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[Any]:
-    """Give each target (its name and facts) its results, a list for each.
+    """Return the results of each target (name and facts), a list for each.
 
-    By the host's name; what is alone in its file goes to a target that is alone. Raises UserError
-    for a file none of whose hosts is a target.
+    They are matched by the host's name; a single host in a file also matches a single target.
+    Raises UserError for a file with no host that is a target.
     """
     results: list[list[Result]] = [[] for _ in targets]
     for file in files:
@@ -71,7 +71,7 @@ def _find_places(host: str, targets: Sequence[tuple[str, Facts]]) -> list[int]:
 
 
 def list_readings(results: Sequence[Result]) -> list[BenchFacts]:
-    """Give the speeds of all results, as facts carry them."""
+    """Return the speeds of all results in the form of facts."""
     return [
         {
             "concurrency": level["concurrency"],
@@ -91,7 +91,7 @@ def refuse_others(
     plan: MachinePlan,
     catalogue: Catalogue,
 ) -> None:
-    """Raise UserError for results of another model, engine or machine, saying what differs."""
+    """Raise UserError, with the differences, for results of another model, engine or machine."""
     here = bench.describe_service(plan)
     for row in results:
         there = row.found["serving"]

@@ -1,4 +1,4 @@
-"""What the options of `check` ask for: settings of each target, how it is paid for, and a load."""
+"""The options of `check`: settings of each target, how it is paid for, and a load."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DEFAULT_MODEL = "kimi-k2.5"
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Options of the command line: settings by their variable's name, only those given.
+    """Options of the command line: settings by variable's name, only the given ones.
 
-    `load` is what shall be carried, `suggest` asks for machines of the catalogue too.
+    `load` is the load to carry; `suggest`: also judge machines of the catalogue.
     """
 
     variables: Mapping[str, Any]
@@ -54,9 +54,9 @@ def parse(
     measured: tuple[Path, ...] = (),
     **named: object,
 ) -> CheckOptions:
-    """Sort the options of the command line; None stands for one that was not given.
+    """Sort the options of the command line; None means not given.
 
-    Raises UserError for a load file that is none, and for users together with a concurrency.
+    Raises UserError for an invalid load file, and for users together with a concurrency.
     """
     settings = {name: value for name, value in named.items() if value is not None}
     request = {name: settings.pop(name) for name in loads.NAMES if name in settings}

@@ -1,4 +1,4 @@
-"""`kimi-prov check --suggest`: the least machines of the catalogue that serve, or carry a load.
+"""`kimi-prov check --suggest`: the smallest machines of the catalogue that serve or carry a load.
 
 Decides: which machines `--suggest` tries (which of them it names).
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.sizing.load import Load
 
-# Of each kind so many of the cheapest, and so many of the smallest.
+# For each kind: the number of cheapest ones, and of smallest ones.
 _CHEAPEST, _SMALLEST = 2, 1
-# By what bounds the load, why no number of a machine carries it.
+# By the limit of the load: why no number of these machines carries it.
 _WHY = {
     "ttft": "the time to the first token is beyond the limit with one request alone",
     "tpot": "the time between two tokens is beyond the limit with one request alone",
@@ -37,10 +37,10 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The least machine of its ladder; `machines` of them carry the load, one without a load.
+    """The smallest machine of a series; `machines` of them carry the load, one without a load.
 
-    `rent`: dollars an hour for all of them, where it is usual. `smaller` names the step below it,
-    and says why that does not do.
+    `rent`: the usual dollars an hour for all of them. `smaller` names the next smaller machine, and
+    why it does not suffice.
     """
 
     offer: Offer
@@ -51,7 +51,7 @@ class Suggestion:
 
     @property
     def size(self) -> tuple[int, int]:
-        """GPUs, or GB of memory, of all the machines; then the memory of their GPUs."""
+        """Return GPUs, or GB of memory, of all machines; then the memory of their GPUs."""
         return self.machines * self.offer.units, self.machines * self.offer.gpu_gb
 
 
@@ -68,7 +68,7 @@ def suggest_machines(
         raise UserError(
             f"no machine that the catalogue's parts make serves {settings.model}"
             + (" and carries the load" if load else ""),
-            fix="ask for less: a shorter context, a wider limit; or name spec sheets of your own",
+            fix="request less: a shorter context, a wider limit; or name spec sheets of your own",
         )
     return list(_choose_suggestions(found))
 
@@ -85,7 +85,7 @@ def _choose_suggestions(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
 def _find_least(
     ladder: Iterable[Offer], catalogue: Catalogue, settings: Settings, load: Load | None
 ) -> Suggestion | None:
-    """Give the step with the fewest GPUs, or the least memory, in all; None where none will do."""
+    """Return the machine with the fewest GPUs or least memory in all; None if none suffices."""
     best: Suggestion | None = None
     below: Mapping[str, str] | None = None
     for offer in ladder:
@@ -99,7 +99,7 @@ def _find_least(
         if best is None or one.size < best.size:
             best = one
             below = {"name": offer.name, "why": f"{machines:,} of them would be needed"}
-        # More memory makes a cache larger and nothing faster: the first that will do is the least.
+        # More memory makes a cache larger but nothing faster: the first that suffices is smallest.
         if load is None or best.machines == 1 or offer.kind != "gpu":
             break
     return best
@@ -112,7 +112,7 @@ def _count_machines(
     settings: Settings,
     load: Load | None,
 ) -> tuple[int | None, str]:
-    """Give how many of an offer are needed, or None and why no number of them will do."""
+    """Return how many of an offer are needed, or None and why no number of them suffices."""
     plan = make_plan(facts, settings, catalogue)
     stops = find_blockers(plan)
     if stops:

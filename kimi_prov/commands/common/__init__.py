@@ -1,1 +1,1 @@
-"""What several commands share: running a playbook, reading its reports, types of options."""
+"""Code that several commands share: runs of playbooks, their reports, types of options."""

@@ -77,43 +77,43 @@ add_load_options = add_options(
         "input_tokens",
         type=click.IntRange(1, 10_000_000),
         metavar="N",
-        help="Of each prompt.  [default: as predicted]",
+        help="Tokens of each prompt.  [default: as predicted]",
     ),
     click.option(
         "--answer-tokens",
         "output_tokens",
         type=click.IntRange(1, 10_000_000),
         metavar="N",
-        help="Of each answer.  [default: as predicted, or as the file has it]",
+        help="Tokens of each answer.  [default: as predicted, or as in the file]",
     ),
     click.option(
         "--rounds",
         type=click.IntRange(1, 20),
         metavar="N",
-        help="Run the sweep so often: medians, and their spread.  [default: 1]",
+        help="Number of rounds: medians, and their spread.  [default: 1]",
     ),
     click.option(
         "--warm-up",
         type=click.IntRange(0, 1000),
         metavar="N",
-        help="Requests before all that is measured.  [default: 1]",
+        help="Requests before the measurement.  [default: 1]",
     ),
     click.option(
         "--chat/--completions",
         default=None,
-        help="Which endpoint is asked.  [default: completions; with images chat]",
+        help="The endpoint.  [default: completions; with images chat]",
     ),
     click.option(
         "--images",
         type=click.IntRange(0, 16),
         metavar="N",
-        help="Images of random pixels with each request; asks the chat endpoint.",
+        help="Images of random pixels with each request; uses the chat endpoint.",
     ),
     click.option(
         "--image-size",
         type=ImageSize(),
         metavar="WxH",
-        help="Of each of these images, in pixels.  [default: 1024x1024]",
+        help="Size of these images in pixels.  [default: 1024x1024]",
     ),
     click.option(
         "--prompts",
@@ -126,14 +126,14 @@ add_load_options = add_options(
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """A load as the machine takes it, and the prompts of a file."""
+    """A load in the machine's form, and the prompts of a file."""
 
     request: Mapping[str, Any]
     prompts: Prompts | None = None
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """Write it where this user alone can read it; gone at the end."""
+        """Write the load to a file that only this user can read, and remove it at the end."""
         with tempfile.TemporaryDirectory(prefix="kimi-prov-bench-") as folder:
             path = Path(folder) / "load.json"
             rows = list(self.prompts.rows) if self.prompts else []
@@ -142,12 +142,12 @@ class BenchLoad:
 
 
 def list_profiles() -> list[str]:
-    """Names of the loads that travel with kimi-prov: those of its inventories."""
+    """Return the names of the bundled loads: those of the shipped inventories."""
     return sorted(path.stem for path in (resources.find_root() / _PROFILES).glob("*.yml"))
 
 
 def parse_load(options: Mapping[str, Any]) -> BenchLoad:
-    """Sort the options of a load. Raises UserError for what is no load, or excludes another."""
+    """Sort the options of a load. Raises UserError for an invalid load and for conflicts."""
     given = {name: value for name, value in options.items() if value is not None}
     profile, load_file = given.pop("profile", None), given.pop("load_file", None)
     prompts_file, size = given.pop("prompts", None), given.pop("image_size", None)
@@ -158,7 +158,7 @@ def parse_load(options: Mapping[str, Any]) -> BenchLoad:
     if size:
         request["image_width"], request["image_height"] = size
         if not request.get("images"):
-            raise UserError("--image-size is the size of no image", fix="give --images N with it")
+            raise UserError("--image-size needs --images", fix="give --images N with it")
     if given.get("chat") is False and request.get("images") and prompts_file is None:
         raise UserError(
             "--completions and --images exclude each other: only a chat has images",
@@ -169,7 +169,7 @@ def parse_load(options: Mapping[str, Any]) -> BenchLoad:
     for name in ("images", "input_tokens"):
         if given.get(name):
             raise UserError(
-                f"--prompts and {_OPTIONS[name]} exclude each other: the file says what is asked",
+                f"--prompts and {_OPTIONS[name]} exclude each other: the file has the prompts",
                 fix=f"leave out {_OPTIONS[name]}",
             )
         request.pop(name, None)

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def mark_split_gateways(documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return status documents; gateways that have one address at the same time are not `ok`.
+    """Return status documents in which gateways with the same address are not `ok`.
 
-    Each believes that the other is gone. Pure.
+    Each of them believes that the other is gone. Pure.
     """
     told = dict(documents)
     for host, why in find_split_gateways(documents).items():
@@ -22,7 +22,7 @@ def mark_split_gateways(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_split_gateways(documents: Mapping[str, Any]) -> dict[str, str]:
-    """Say of each gateway that has an address which another has too: who they are. Pure."""
+    """Return a message for each gateway whose address another gateway has too. Pure."""
     holders: dict[str, list[str]] = {}
     for host, found in documents.items():
         gateway = found.get("gateway") or {}

@@ -1,4 +1,4 @@
-"""Commands whose playbook gives one document a host: `verify`, `status`, `drift`, `bench`, ..."""
+"""Commands whose playbook returns one document per host: `verify`, `status`, `drift`, ..."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def collect(
 ) -> FinishedRun:
     """Run the command's playbook; each host's document is in the outcome.
 
-    `variables` win over the inventory.
+    `variables` override the inventory.
     """
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
     return playbook_run.run(request, inventory)
 
 
 def make_unreached(reason: str) -> dict[str, Any]:
-    """Return the entry of a host that gave no document."""
+    """Return the entry of a host without a document."""
     return {"ok": False, "detail": reason}
 
 
@@ -42,7 +42,7 @@ def add_failed(
     failures: Iterable[Failure],
     make: Callable[[str], dict[str, Any]] = make_unreached,
 ) -> None:
-    """Give each host that failed without a document the entry that `make` makes of the reason."""
+    """Add an entry for each host that failed without a document; `make` makes it of the reason."""
     for failure in failures:
         if failure.host:
             hosts.setdefault(failure.host, make(failure.cause))
@@ -58,8 +58,8 @@ def publish(
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
 
-    `text` writes the document for people, `unreached` makes a host's entry from the reason why it
-    has none, `also` writes the document in another form first.
+    `text` writes the document as text, `unreached` makes the entry of a host without a document
+    from the reason, `also` writes the document in another form first.
     """
     outcome = finished.outcome
     hosts = dict(outcome.documents)
@@ -73,10 +73,10 @@ def publish(
             document["complete"] = all(found.get("complete") for found in hosts.values())
         also(document)
         output.write(document, lambda: text(document))
-    # What the report itself says of a host is not repeated; only that it failed is.
+    # The report's own text about a host is not repeated; only its failure is reported.
     failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
     finished = replace(finished, outcome=replace(outcome, failures=failures))
-    # A host that was not reached has an exit code of its own, unless all had to be looked at.
+    # An unreached host has an exit code of its own, unless all hosts had to be checked.
     bad = any(not found.get("ok") for found in outcome.documents.values())
     bad = bad or any(found.get("complete") is False for found in hosts.values())
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))

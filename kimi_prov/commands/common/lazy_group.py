@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A command of a group: its name, where it lies, and its line in the list.
+    """A command of a group: its name, its module, and its line in the list.
 
     `source`: a module below kimi_prov.commands and the command's name there, as `power:stop`; or
     a group.
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """Commands by name; one that is asked for is imported."""
+    """Commands by name; a command is imported when it is looked up."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._sources: dict[str, str | click.Command] = {row.name: row.source for row in rows}
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{row.name:<{width}}", row.short_help) for row in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer the commands that begin so, and the group's own options."""
+        """Return the commands that begin with the text, and the group's own options."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415  (only a shell asks)
 
         names = [

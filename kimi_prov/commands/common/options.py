@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they become for the function that runs.
+"""Options of several commands, and the arguments that they become.
 
 Only defaults and types are needed here; the code behind a command is imported when it runs.
 """
@@ -15,12 +15,12 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    # Gives a command an option, or several.
+    # A decorator that gives a command one option or several.
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PATH = click.Path(path_type=Path)
 INVENTORY = click.argument("path", type=PATH, metavar="INVENTORY")
-# An inventory, or a folder that a render made.
+# An inventory, or a rendered folder.
 INVENTORY_OR_FOLDER = click.argument("path", type=PATH, metavar="INVENTORY|DIR")
 LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
 EXTRA = click.option(
@@ -39,7 +39,7 @@ SUITES = click.Choice(["basic", "full"])
 
 
 def _set_catalog(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
-    """Hand the site's rows on by the environment, which reaches Ansible's processes too."""
+    """Pass the site's rows on in the environment, which Ansible's processes inherit."""
     if value is not None:
         os.environ["KIMI_PROV_CATALOG"] = str(value.absolute())
 
@@ -51,7 +51,7 @@ CATALOG = click.option(
     callback=_set_catalog,
     expose_value=False,
     is_eager=True,
-    help="Rows of your own over the catalogue's.  [env: KIMI_PROV_CATALOG]",
+    help="Your own rows, which override the catalogue's.  [env: KIMI_PROV_CATALOG]",
 )
 MODEL = click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
 _CONNECTION = {
@@ -109,7 +109,7 @@ _CONNECTION = {
         help="File that holds the password to become root.",
     ),
 }
-# Of a command whose --key-file is the API key's.
+# For a command whose --key-file is the file of the API key.
 _CONNECTION_BESIDE_API_KEY = {
     **_CONNECTION,
     "private_key": click.option(
@@ -126,7 +126,7 @@ CLUSTER_OPTIONS = {
         help="Namespace of a folder that names none.  [default: the context's]",
     ),
 }
-# What of a command's options goes through to ansible-playbook, beside those of the connection.
+# A command's options for ansible-playbook, beside those of the connection.
 _OF_PLAYBOOK = ("limit", "tags", "skip_tags", "check", "diff", "extra")
 
 
@@ -141,7 +141,7 @@ def add_options(*options: Decorator) -> Decorator:
     return decorate
 
 
-# How a model is to be served on machines that are described, not managed.
+# Settings of the model on machines that are described, not managed.
 add_model_options = add_options(
     click.option("--context", metavar="N|auto", help="Tokens of one conversation."),
     click.option("--concurrency", metavar="N", help="Requests at the same time."),
@@ -164,7 +164,7 @@ def pack_options(
     options: Iterable[Decorator],
     pack: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Callable[..., Any]:
-    """Give a command options; `pack` makes of the values of all options what it gets."""
+    """Give a command options; `pack` turns the values of all options into its arguments."""
 
     @wraps(command)
     def run(*arguments: Any, **values: Any) -> Any:  # noqa: ANN401
@@ -176,7 +176,7 @@ def pack_options(
 def add_report_options(*formats: str, by_suffix: bool = False) -> Decorator:
     """Give a command --format and --output, as one argument `output`.
 
-    `by_suffix`: where no format is given, the suffix of the file tells it.
+    `by_suffix`: without --format, the suffix of the file decides.
     """
     choice = click.Choice(list(formats))
     if by_suffix:
@@ -203,7 +203,7 @@ def add_cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pack_cluster(values: dict[str, Any]) -> dict[str, Any]:
-    """Make `target` of the values of the options of a cluster."""
+    """Return `target` from the values of a cluster's options."""
     from kimi_prov.operate.kubernetes.kubectl import Target  # noqa: PLC0415  (at its run)
 
     target = Target(**{name: values.pop(name) for name in CLUSTER_OPTIONS})
@@ -218,30 +218,30 @@ def add_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def add_playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command Ansible's options of the connection.
 
-    With what else of its options goes through to ansible-playbook they are one argument `options`.
+    With its other options for ansible-playbook they become one argument `options`.
     """
     return pack_options(command, _CONNECTION.values(), _pack_playbook)
 
 
 def add_playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Do the same for a command that takes an API key by --key-file."""
+    """Do the same for a command whose --key-file is the file of an API key."""
     return pack_options(command, _CONNECTION_BESIDE_API_KEY.values(), _pack_playbook)
 
 
 def add_inventory_options(
     *own: Decorator, report: Decorator | None = add_output_options
 ) -> Decorator:
-    """Give a command what each on an inventory's hosts has, around options of its `own`.
+    """Give a command the common options of an inventory's commands, around its `own` options.
 
-    That is the inventory, --limit, the report's options (`report`, None for none) and Ansible's;
-    it gets them as `path`, `output` and `options`.
+    They are the inventory, --limit, the report's options (`report`, None for none) and Ansible's;
+    the command gets them as `path`, `output` and `options`.
     """
     reported = () if report is None else (report,)
     return add_options(INVENTORY, LIMIT, *own, *reported, add_playbook_options)
 
 
 def add_folder_options(*own: Decorator, report: Decorator | None = add_output_options) -> Decorator:
-    """Do the same for a command that a folder sends to a cluster, which is its `target`."""
+    """Do the same for a command that also takes a folder for a cluster, its `target`."""
     reported = () if report is None else (report,)
     return add_options(
         INVENTORY_OR_FOLDER, LIMIT, *own, *reported, add_cluster_options, add_playbook_options

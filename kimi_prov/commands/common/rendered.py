@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def is_kubernetes(
     path: Path, command: str, target: Target, of_inventory: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether a command goes to a cluster. Raises UserError for what it does not fit.
+    """Whether the path is a folder for Kubernetes. Raises UserError for another kind of folder.
 
-    `of_inventory`: options that only an inventory has, by name, as they were given.
+    `of_inventory`: given options by name that only an inventory has.
     """
     kind = folder_writer.find_kind(path)
     if kind == KUBERNETES:
@@ -55,7 +55,7 @@ def is_kubernetes(
 def refuse_cluster_options(
     path: Path, target: Target, key_file: Path | None = None, ca: Path | None = None
 ) -> None:
-    """Raise UserError where an option of a cluster was given for something else."""
+    """Raise UserError where an option of a cluster was given for another path."""
     given = {
         "--context": target.context,
         "--namespace": target.namespace,

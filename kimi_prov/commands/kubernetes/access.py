@@ -1,4 +1,4 @@
-"""The way from this computer to a model in a cluster: a forwarded port, certificate and key."""
+"""Access from this computer to a model in a cluster: a forwarded port, certificate and key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Status
     from kimi_prov.operate.kubernetes.folder import Folder
 
-# Where a pod has them: the secrets that are mounted there are the ones that are asked for.
+# Paths in a pod: the secrets that are mounted there are read.
 KEY_MOUNT, TLS_MOUNT = map(posixpath.dirname, (pod.API_KEY, pod.TLS_CERTIFICATE))
 _OPENS_S = 30.0
 _POLL_INTERVAL_S = 0.2
@@ -33,7 +33,7 @@ _POLL_INTERVAL_S = 0.2
 
 @dataclass(frozen=True)
 class Way:
-    """An open way: the address here, the certificate that answers there, and who vouches for it."""
+    """An open forwarding: the local address, the server's certificate, and its source."""
 
     endpoint: api_client.Endpoint
     certificate: str
@@ -42,7 +42,7 @@ class Way:
 
 
 def read_key(folder: Folder, file: Path | None) -> str:
-    """Return the API key: of a file, of KIMI_API_KEY, or of the cluster's secret."""
+    """Return the API key of a file, of KIMI_API_KEY, or of the cluster's secret."""
     if found := api_key.read_key(file):
         return found
     name = folder.secret(KEY_MOUNT)
@@ -57,7 +57,7 @@ def read_key(folder: Folder, file: Path | None) -> str:
 
 
 def _read_secret(folder: Folder, name: str, item: str) -> str:
-    """Return one item of a secret; it passes through memory alone."""
+    """Return one item of a secret; it is only kept in memory."""
     escaped = item.replace(".", "\\.")
     told = folder.kubectl.run("get", "secret", name, "-o", f"jsonpath={{.data.{escaped}}}")
     try:
@@ -65,13 +65,13 @@ def _read_secret(folder: Folder, name: str, item: str) -> str:
     except (binascii.Error, ValueError):
         raise UserError(
             f"{folder.kubectl.where}: secret {name}: {item} is no text",
-            fix="make the secret again",
+            fix="create the secret again",
             exit_code=ExitCode.FAILED,
         ) from None
 
 
 def make_silent_error(folder: Folder, found: Snapshot, standing: Status) -> UserError:
-    """Return why a model that does not serve does not answer, as an error of exit 1."""
+    """Return an error, exit 1, that says why a model does not answer."""
     target = clean_text.quote_word(folder.path)
     where = folder.kubectl.where
     if standing.trouble:
@@ -91,7 +91,7 @@ def make_silent_error(folder: Folder, found: Snapshot, standing: Status) -> User
 def open_way(
     folder: Folder, port: int | None, timeout_s: float, *, apart: bool = False
 ) -> Iterator[Way]:
-    """Forward a port of this computer to the service for as long as the way is used.
+    """Forward a local port to the service for the time of this context.
 
     `apart`: Ctrl-C at the terminal does not end it.
     """
@@ -113,7 +113,7 @@ def open_way(
 
 
 def _read_certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
-    """Return the certificate to hold the server to, and whose word that is."""
+    """Return the certificate that the server has to show, and its source."""
     name = folder.secret(TLS_MOUNT)
     if name is not None:
         try:
@@ -125,7 +125,7 @@ def _read_certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[s
     try:
         shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
     except (OSError, ValueError) as error:
-        # Of a pod that is gone kubectl says so in a moment, and ends.
+        # If the pod is gone, kubectl reports it in a moment and ends.
         time.sleep(_POLL_INTERVAL_S)
         held.check()
         raise UserError(
@@ -134,5 +134,5 @@ def _read_certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[s
             fix="see that the pod is ready, and that it has a certificate",
             exit_code=ExitCode.FAILED,
         ) from None
-    # What lies between, kubectl, API server and kubelet, is the cluster's own and authenticated.
+    # kubectl, API server and kubelet in between are the cluster's own and authenticated.
     return shown, "the cluster: the pod showed it through the API server"

@@ -37,7 +37,7 @@ _IMMUTABLE = re.compile(
 
 
 def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
-    """Bring the cluster to what the folder says; end with the endpoint, on standard output."""
+    """Bring the cluster to the folder's state; print the endpoint on standard output."""
     folder = _read(path, target)
     say(f"{clean_text.clean_line(folder.kubectl.where)}: {clean_text.clean_line(folder.name)}")
     cluster = requirements.observe_cluster(folder)
@@ -65,14 +65,14 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
 
 
 def _read(path: Path, target: Target) -> Folder:
-    """Read a folder, and the plan that the end tells of: before anything is sent."""
+    """Read a folder and its plan before anything is sent."""
     folder = Folder.read(path, target)
     _ = folder.plan
     return folder
 
 
 def _format_preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
-    """Return what changes, as the server's dry run has it."""
+    """Return the changes by the server's dry run."""
     fresh = [row for row in plan.first if row is not folder.job or plan.job == "create"]
     rows = [*fresh, plan.workload]
     kubectl = folder.kubectl
@@ -90,13 +90,13 @@ def _format_preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
 
 
 def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Object]:
-    """Apply objects on the server's side; return what became of them."""
+    """Apply objects on the server's side; return the resulting objects."""
     words = ("apply", "--server-side", f"--field-manager={MANAGER}", *options, "-f", "-")
     try:
         return kubectl.items(*words, content=format_manifest(rows))
     except UserError as error:
         if _CONFLICT.search(error.message):
-            fix = "take the change into the folder's files; or, to undo it, "
+            fix = "put the change into the folder's files; or, to undo it, "
             by_hand = kubectl.format_command("apply", "--server-side", "--force-conflicts")
             raise UserError(
                 error.message,
@@ -107,7 +107,7 @@ def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Objec
             fix = (
                 "delete the object that it names with  kubectl delete --cascade=orphan, and apply "
             )
-            fix += "again; of a volume's claim its data goes with it"
+            fix += "again; deleting a volume's claim deletes its data"
             raise UserError(error.message, fix=fix, exit_code=ExitCode.FAILED) from None
         raise
 
@@ -127,7 +127,7 @@ def _apply(folder: Folder, plan: Steps) -> None:
             follower.wait(diagnosis.judge_job)
         stops = folder.replicas == 0
         follower.phase("engine", "let answers end, and the pods" if stops else "start the engine")
-        # Its number may be another by now: the weights took hours.
+        # The number of replicas may have changed: the weights took hours.
         row, size = choose_size(folder, kubectl.get(folder.kind, folder.name))
         _send(kubectl, [row])
         if size is not None:
@@ -164,7 +164,7 @@ def start(path: Path, target: Target, output: Output) -> ExitCode:
 
 
 def stop(path: Path, target: Target, output: Output) -> ExitCode:
-    """Scale to zero and wait for the pods' end; the volume stays."""
+    """Scale to zero and wait until the pods have ended; the volume stays."""
     folder = Folder.read(path, target)
     _require_applied(folder)
     title = f"stop {clean_text.clean_line(folder.name)}"
@@ -182,13 +182,13 @@ def stop(path: Path, target: Target, output: Output) -> ExitCode:
 def _build_document(
     command: str, folder: Folder, detail: str, known: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the document of a stop or start, as one of hosts: the folder is one that serves."""
+    """Return the document of a stop or start, with the folder as its only host."""
     row = {"ok": True, "detail": detail, **known}
     return {"schema": f"kimi-prov/{command}/v1", "ok": True, "hosts": {folder.name: row}}
 
 
 def _judge_end(found: diagnosis.Snapshot, before: Baseline) -> diagnosis.Status:
-    """Judge the end: what a pod suffered from is no matter any more."""
+    """Judge a stop: troubles of pods do not matter any more."""
     if found.pods:
         standing = diagnosis.judge_engine(found, before)
         return replace(standing, state="starting", trouble=None)

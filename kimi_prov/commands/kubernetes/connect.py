@@ -38,9 +38,9 @@ _POLL_INTERVAL_S = 0.2
 
 @dataclass(frozen=True)
 class Request:
-    """A rendered folder, and how its service is reached; as the options say.
+    """A rendered folder, and the options of access to its service.
 
-    `ca`: the authority that clients are told to trust, None for the certificate itself.
+    `ca`: the authority for clients, None for the certificate itself.
     """
 
     path: Path
@@ -53,9 +53,9 @@ class Request:
 
 @dataclass
 class Session:
-    """Holds the way open while the model serves, and opens it again.
+    """Forwards a port while the model serves, and forwards it again after an interruption.
 
-    `snippet`: the name of one that is told, and no document.
+    `snippet`: print the snippet of this name instead of a document.
     """
 
     folder: Folder
@@ -70,7 +70,7 @@ class Session:
     _told: str = field(default="", init=False)
 
     def run(self) -> ExitCode:
-        """Follow until nothing serves and nothing starts any more, or Ctrl-C."""
+        """Follow until no pod serves or starts any more, or until Ctrl-C."""
         while True:
             try:
                 found = observe.take_snapshot(self.folder)
@@ -81,7 +81,7 @@ class Session:
                     self._hold(found)
                     continue
             except UserError as error:
-                # Once it has answered, a cluster that is away comes back, and a pod is made anew.
+                # Once it has answered: an unreachable cluster returns, and a pod is created again.
                 if not self.shown or error.exit_code is not ExitCode.UNREACHABLE:
                     raise
                 self._tell(f"{error.message}; trying again")
@@ -100,7 +100,7 @@ class Session:
             time.sleep(self.every_s)
 
     def _serves(self, standing: Status) -> bool:
-        """Whether it serves; what is waited for is told. Raises UserError where it failed."""
+        """Whether it serves; report what is waited for. Raises UserError where it failed."""
         if standing.state == "failed" and standing.trouble:
             raise observe.make_error(self.folder, standing.trouble)
         if standing.state != "serving":
@@ -109,7 +109,7 @@ class Session:
 
     @contextlib.contextmanager
     def way(self, *, apart: bool = False) -> Iterator[Way]:
-        """Forward a port, the same each time, and see that the model answers there."""
+        """Forward a port, the same each time, and test that the model answers there."""
         with access.open_way(self.folder, self.port, _TIMEOUT_S, apart=apart) as way:
             key_check.prove(way.endpoint, self.key, way.tunnel.check)
             # A client's base URL keeps its port.
@@ -117,21 +117,21 @@ class Session:
             yield way
 
     def _hold(self, found: Snapshot) -> None:
-        """Hold a way until nothing answers there any more. Raises UserError where it is lost."""
+        """Keep the forwarding until no answer comes any more. Raises UserError where it is lost."""
         with self.way() as way:
             self._show(way, found)
             while not self._over():
-                # kubectl sees that its pod is gone when somebody connects, and not before.
+                # kubectl notices that its pod is gone only when a client connects.
                 with contextlib.suppress(api_client.ApiError):
                     api_client.connect(way.endpoint).close()
                 self._pause(way)
 
     def _over(self) -> bool:
-        """Whether the model ended; answers that go on end first, and so the way stays for them."""
+        """Whether the model ended; the forwarding stays until answers in progress have ended."""
         try:
             found = observe.take_snapshot(self.folder)
         except UserError as error:
-            # A way that stands is left alone.
+            # Keep a working connection.
             if error.exit_code is not ExitCode.UNREACHABLE:
                 raise
             self._tell(f"{error.message}; trying again")
@@ -219,7 +219,7 @@ class Session:
 
 
 def _is_trusted(way: Way) -> bool:
-    """Whether a client that has the certificate alone gets through."""
+    """Whether a client that only has the certificate accepts the server."""
     context = ssl.create_default_context(cadata=way.certificate)
     try:
         return tunnel.is_trusted(way.endpoint.port, context)
@@ -228,9 +228,9 @@ def _is_trusted(way: Way) -> bool:
 
 
 def run(request: Request, output: Output, snippet: str | None = None) -> ExitCode:
-    """Connect to the service of a rendered folder and hold the way.
+    """Connect to the service of a rendered folder until Ctrl-C.
 
-    With the name of a `snippet` that is told in place of the document.
+    With `snippet`, print the snippet of this name instead of the document.
     """
     output.check()
     return _open_session(request, output, snippet).run()
@@ -248,14 +248,14 @@ def _open_session(
 
 @dataclass
 class _Held:
-    """The way of a chat: where its pod is gone, it is opened to another."""
+    """The connection of a chat: if its pod is gone, it is opened to another."""
 
     session: Session
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     current: Way | None = field(default=None, init=False)
 
     def open(self) -> Served:
-        """Open it where the model serves; it is waited for while it starts. Raises UserError."""
+        """Open it once the model serves; wait for a model that starts. Raises UserError."""
         self.current = None
         self.stack.close()
         self.session.reach()
@@ -264,9 +264,9 @@ class _Held:
         return self.there
 
     def check(self) -> None:
-        """Raise UserError where none is open, kubectl has ended, or nothing answers."""
+        """Raise UserError without a connection, if kubectl has ended, or without an answer."""
         if self.current is None:
-            raise UserError("no way is open", exit_code=ExitCode.UNREACHABLE)
+            raise UserError("no connection is open", exit_code=ExitCode.UNREACHABLE)
         self.current.tunnel.check()
         served_model.prove(self.there, self.session.key)
 
@@ -277,9 +277,9 @@ class _Held:
 
 @contextlib.contextmanager
 def open_link(request: Request) -> Iterator[Link]:
-    """Give the model of a rendered folder, with the key proven, for as long as it is used.
+    """Give the model of a rendered folder, with a tested key, for the time of this context.
 
-    One that starts is waited for. Raises UserError where it is stopped, or fails.
+    It waits for a model that starts. Raises UserError where the model is stopped or fails.
     """
     session = _open_session(request)
     held = _Held(session)

@@ -1,4 +1,4 @@
-"""Following what a cluster makes of a folder, on the screen that a run on machines has."""
+"""Follow a folder's rollout in a cluster, on the screen of a run on machines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kimi_prov.runner.run import Screen
 
 POLL_INTERVAL_S = 5.0
-# How long what may pass by itself is waited for: an image that is pulled again, a node that an
-# autoscaler adds, a volume that another node gives back.
+# Limit of the wait for troubles that may pass by themselves: an image that is pulled again, a node
+# that an autoscaler adds, a volume that another node releases.
 TROUBLE_TIMEOUT_S = 180.0
 AWAY_TIMEOUT_S = 300.0
 _TICK_S = 0.2
@@ -33,7 +33,7 @@ _LOG_LINES = 12
 
 @dataclass
 class Follower:
-    """One command's look at the cluster, phase by phase."""
+    """Follows the cluster for one command, phase by phase."""
 
     folder: Folder
     screen: Screen
@@ -42,13 +42,13 @@ class Follower:
     _began: float = 0.0
 
     def remember(self) -> Snapshot:
-        """Take what is so before anything is changed."""
+        """Record the state before anything is changed."""
         found = observe.take_snapshot(self.folder)
         self.before = Baseline.from_snapshot(found, time.time())
         return found
 
     def phase(self, name: str, task: str) -> None:
-        """Begin a phase; the one before has ended."""
+        """Begin a phase, after the end of the former one."""
         self.end("ok")
         self._phase, self._began = name, time.monotonic()
         self.screen.event(TaskStarted(self.folder.name, name, task))
@@ -56,7 +56,7 @@ class Follower:
     def wait(
         self, judge: Callable[[Snapshot, Baseline], Status], ends: str = "serving"
     ) -> Snapshot:
-        """Look until a state is reached. Raises UserError for what does not pass."""
+        """Wait until a state is reached. Raises UserError for a trouble that does not pass."""
         seen: dict[str, float] = {}
         away: float | None = None
         while True:
@@ -64,7 +64,7 @@ class Follower:
                 found = observe.take_snapshot(self.folder)
                 away = None
             except UserError as error:
-                # The cluster goes on; only the look at it is cut.
+                # The cluster goes on; only the connection to it is interrupted.
                 now = time.monotonic()
                 away = away or now
                 if error.exit_code is not ExitCode.UNREACHABLE or now - away > AWAY_TIMEOUT_S:
@@ -83,7 +83,7 @@ class Follower:
             self._pause()
 
     def _gone(self, standing: Status) -> UserError:
-        """End the phase: what is waited for was stopped or deleted by another."""
+        """End the phase: another user stopped or deleted the workload."""
         self.end("failed")
         return UserError(
             f"{self.folder.kubectl.where}: {self.folder.name} was stopped or deleted while it was "
@@ -93,7 +93,7 @@ class Follower:
         )
 
     def _hold(self, trouble: Trouble | None, seen: dict[str, float]) -> None:
-        """Raise what will not pass, or has not in its time."""
+        """Raise a trouble that will not pass, or has not passed in time."""
         if trouble is None:
             seen.clear()
             return
@@ -130,7 +130,7 @@ class Follower:
             time.sleep(min(_TICK_S, POLL_INTERVAL_S))
 
     def end(self, status: Literal["ok", "failed"]) -> None:
-        """End the phase that goes on."""
+        """End the present phase."""
         if self._phase:
             self.screen.event(
                 TaskFinished(
@@ -147,7 +147,7 @@ class Follower:
 
 @contextmanager
 def follow(folder: Folder, title: str) -> Iterator[Follower]:
-    """Open the screen for as long as something is followed; the cluster goes on after Ctrl-C."""
+    """Show the screen for the time of this context; the cluster goes on after Ctrl-C."""
     screen = screens.choose()
     screen.start(title)
     try:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def run(path: Path, target: Target, output: Output) -> ExitCode:
-    """Report what runs; exit 1 where it neither serves nor is stopped on purpose."""
+    """Report what runs; exit 1 unless it serves or was stopped on purpose."""
     output.check()
     folder = Folder.read(path, target)
     found = observe.take_snapshot(folder)
     judged = diagnosis.judge_status(found)
-    # A job that goes on or failed is told; weights alone are no model.
+    # Report a job that runs or failed; without it, weights alone are no served model.
     if found.workload is None and judged.state == "stopped":
         entry = status.make_absent_entry(folder)
     else:

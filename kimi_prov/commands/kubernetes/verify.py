@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A model on CPUs may take minutes for one whole answer.
 _ANSWER_TIMEOUT_S = 600.0
-_CLOSED = MachineTarget(None, "a pod is asked through its service alone")
+_CLOSED = MachineTarget(None, "a pod is reached only through its service")
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     chosen: Selection,
     also: Callable[[Verify], None],
 ) -> ExitCode:
-    """Check the model through a forwarded port of its service; a check that fails is exit 1.
+    """Check the model through a forwarded port of its service; exit 1 if a check fails.
 
     `also` writes the document in another form.
     """

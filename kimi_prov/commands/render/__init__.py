@@ -1,1 +1,1 @@
-"""Renders what a scheduler or a cloud starts: a folder for each kind."""
+"""Render folders of files that a scheduler or a cloud starts."""

@@ -1,4 +1,4 @@
-"""`kimi-prov render cloud-init` and `render skypilot`: a machine that brings itself up."""
+"""`kimi-prov render cloud-init` and `render skypilot`: a machine that provisions itself."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _NEXT = {
 }
 
 
-# Gives a command the options of a cloud's machine.
+# A decorator with the options of a cloud's machine.
 _add_cloud_options = add_options(
-    click.option("--cloud", "cloud", metavar="gcp|aws", help="Whose machine.  [default: gcp]"),
+    click.option("--cloud", "cloud", metavar="gcp|aws", help="The cloud.  [default: gcp]"),
     click.option(
         "--terms",
         "cloud_terms",
         metavar="spot-first|spot|on-demand",
-        help="On which terms.  [default: spot-first]",
+        help="The terms of the rent.  [default: spot-first]",
     ),
     click.option(
         "--package", "cloud_package", metavar="WHAT", help="What pip installs as kimi-prov there."
@@ -51,7 +51,7 @@ _add_cloud_options = add_options(
 @_add_cloud_options
 @add_connection_options
 def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
-    """Write user data by which a cloud's machine brings itself up, and ends when nobody asks.
+    """Write user data by which a cloud's machine provisions itself, and ends when it is idle.
 
     TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
     or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
@@ -65,7 +65,7 @@ def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
 @_add_cloud_options
 @add_connection_options
 def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
-    """Write a task for SkyPilot: a machine that brings itself up, and ends when nobody asks.
+    """Write a task for SkyPilot: a machine that provisions itself, and ends when it is idle.
 
     TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
     or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
@@ -112,6 +112,6 @@ def _make_kind(name: str) -> Kind:
 def _require(settings: Settings) -> None:
     if settings.hosts_per_model > 1:
         raise UserError(
-            "kimi_hosts_per_model: one machine brings itself up, and several wait for each other",
-            fix="remove it, or provision machines that are there with  kimi-prov apply INVENTORY",
+            "kimi_hosts_per_model: one machine provisions itself, and several wait for each other",
+            fix="remove it, or provision existing machines with  kimi-prov apply INVENTORY",
         )

@@ -1,4 +1,4 @@
-"""`kimi-prov render`: a plan becomes files that a person reads, keeps and changes."""
+"""`kimi-prov render`: write a plan as files that a person reads, keeps and changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_BYTES = 1 << 20
 _PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
-# Gives a command the options of every kind of folder that is rendered.
+# A decorator with the options of every kind of rendered folder.
 add_render_options = add_options(
     click.argument("target", type=PATH, required=False),
     click.option(
@@ -47,9 +47,7 @@ add_render_options = add_options(
         metavar="PATH",
         help="Probe a host of an inventory instead; Ansible runs what it says.",
     ),
-    click.option(
-        "--host", metavar="NAME", help="Which host of the inventory, where it has several."
-    ),
+    click.option("--host", metavar="NAME", help="The host of the inventory, if it has several."),
     click.option(
         "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
     ),
@@ -69,7 +67,7 @@ add_render_options = add_options(
 
 @dataclass(frozen=True)
 class RenderOptions:
-    """Where to, and with which variables: those of options, and those of a file with its path."""
+    """The target folder, and the variables of options and of a file with its path."""
 
     output: Path
     force: bool = False
@@ -79,16 +77,16 @@ class RenderOptions:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """All variables; an option wins."""
+        """All variables; options override the file."""
         return {**self.from_file, **self.named}
 
     def settings(
         self, host: str, own: Mapping[str, Any] | None = None, base: Path | None = None
     ) -> Settings:
-        """Return the settings of a target. Raises UserError, with the place of what is wrong.
+        """Return the settings of a target. Raises UserError, with file and line of a mistake.
 
-        `own`: what an inventory, or a target's file, says of it; its relative paths start at
-        `base`. What the operator gives here wins over it.
+        `own`: the variables of an inventory or a target's file; their relative paths start at
+        `base`. The operator's options override them.
         """
         in_file = make_locator([self.file] if self.file else [])
 
@@ -104,10 +102,10 @@ class RenderOptions:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a folder is rendered for.
+    """A kind of rendered folder.
 
-    `require` raises UserError for settings that lack something; `settings` gives those that count
-    there, `findings` what holds of a plan, `render` the files, `describe` what to do next.
+    `require` raises UserError for missing settings; `settings` returns those that count there,
+    `findings` those of a plan that hold, `render` the files, `describe` the next step.
     """
 
     name: str
@@ -133,7 +131,7 @@ def render(  # noqa: PLR0913  (one for each option)
     vars_file: Path | None,
     **variables: object,
 ) -> ExitCode:
-    """Render a folder for the machine that the values of the options describe."""
+    """Render a folder for the machine that the options describe."""
     if (target is None) == (inventory is None):
         raise click.UsageError("give TARGET or --inventory PATH")
     if host is not None and inventory is None:
@@ -167,7 +165,7 @@ def _read_variables(path: Path | None) -> dict[str, Any]:
 
 
 def _render_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
-    """Render for a machine that is described in a file."""
+    """Render for a machine that a file describes."""
     folder_writer.check_folder(chosen.output, kind.name)
     facts = targets.read(path, f"render {kind.name}")
     name = targets.find_name(path, facts)
@@ -182,12 +180,12 @@ def _render_inventory(
     chosen: RenderOptions,
     connection: ConnectionOptions,
 ) -> ExitCode:
-    """Probe a host and render for it; nothing on it is changed."""
+    """Probe a host and render for it; the host is not changed."""
     from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
     folder_writer.check_folder(chosen.output, kind.name)
     login = playbook_run.PlaybookOptions(limit=host, connection=connection)
-    # A node may be planned as it is: what only a job or pod needs is no matter of the playbook.
+    # The node is planned as a machine: the playbook needs no settings of a job or pod.
     inventory, request = playbook_run.prepare("render", "plan", path, login, chosen.named)
     if not any("kimi_model" in found for found in inventory.hosts.values()):
         request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **chosen.variables})
@@ -197,7 +195,7 @@ def _render_inventory(
     if len(planned) > 1:
         raise UserError(
             f"{path}: the inventory has {len(planned)} hosts: {', '.join(sorted(planned))}",
-            fix="name one of them with --host NAME; the others are taken to be like it",
+            fix="name one of them with --host NAME; the others are assumed to be equal",
         )
     if not planned:
         return code
@@ -234,7 +232,7 @@ def _report(
     done: folder_writer.WriteResult,
     kind: Kind,
 ) -> None:
-    """Say what was written, what was left alone, and what to do next."""
+    """Report what was written and kept, and the next step."""
     engine, model = plan["engine"], plan["model"]
     nodes = plan["parallel"]["hosts"]
     for row in found:
@@ -247,7 +245,7 @@ def _report(
         f"unchanged" + (f", {len(done.removed)} removed" if done.removed else "")
     )
     for path in done.kept:
-        say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
+        say(f"  kept, because it was changed by hand: {path} (--force overwrites it)")
     say(
         f"{model['name']} with {engine['name']} {engine['version']} on {nodes} "
         f"node{'s' if nodes > 1 else ''}; {format_bytes(plan['weights']['bytes'])} of weights"

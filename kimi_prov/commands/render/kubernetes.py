@@ -70,8 +70,8 @@ def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # n
 
     TARGET is data that describes one node: a spec sheet, a facts file that `probe` wrote there, or
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
-    stay. No cluster is asked; what it must have is told. Nothing is written where the plan or a
-    quota has a blocker: exit 3.
+    stay. No cluster is asked; README.md in the folder lists what it must have. Nothing is written
+    where the plan or a quota has a blocker: exit 3.
     """
     find = partial(_find, quota)
     kind = Kind(kinds.KUBERNETES, _require, findings.adjust_settings, find, _render, _describe)

@@ -1,7 +1,7 @@
-"""`kimi-prov connect`: a served model on this computer's loopback, until Ctrl-C.
+"""`kimi-prov connect`: forward a served model to the local loopback, until Ctrl-C.
 
-The server's job is followed: to its successor, and to itself where SLURM has queued it again. What
-a client needs keeps its place: the base URL, and the files of certificate and key.
+The server's job is followed to its successor, and to itself if SLURM queues it again. The base URL
+and the files of certificate and key stay the same for clients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be done: go to another server, wait, or end; and what is told of it."""
+    """The next step: go to another server, wait, or end; and its message."""
 
     to: Mapping[str, Any] | None = None
     ends: bool = False
@@ -51,27 +51,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Identity:
-    """One run of a server: a job that is queued again has another certificate."""
+    """The identity of one run of a server: a job that is queued again has another certificate."""
 
     job: str
     certificate_sha256: str | None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Identity:
-        """Return that of a job's row with an endpoint."""
+        """Return the identity of a job's row with an endpoint."""
         return cls(row["id"], row["endpoint"]["certificate_sha256"])
 
 
 def decide_step(servers: Sequence[Mapping[str, Any]], current: Identity | None) -> Step:
-    """Say what to do. Pure. `servers`: rows of the jobs' document, the newest first."""
+    """Decide the next step. Pure. `servers`: rows of the jobs' document, the newest first."""
     for row in servers:
         if row["endpoint"] and current == Identity.from_row(row):
             if row["endpoint"]["state"] == "ready":
                 return Step()
             if row["endpoint"]["state"] == "draining":
-                # Answers still come through the tunnel; nothing else is ready before they end.
+                # Answers still arrive through the tunnel; no other server is ready before they end.
                 heir = row["endpoint"]["successor"]
-                then = f"job {heir} takes over" if heir else "none takes over"
+                then = f"job {heir} takes over" if heir else "no job takes over"
                 return Step(told=f"job {row['id']} takes no more requests; {then}")
     for row in servers:
         if row["endpoint"] and row["endpoint"]["state"] == "ready":
@@ -91,7 +91,7 @@ def _may_serve(row: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Opened:
-    """A server that answered: what it published, its API key, and its address from here."""
+    """A server that answered: its published endpoint, its API key, and its local address."""
 
     found: Mapping[str, Any]
     key: str
@@ -101,26 +101,26 @@ class Opened:
     def served(
         self, folder: Folder, files: Path | None, given: served_model.ClientOptions
     ) -> served_model.Served:
-        """Return it as its clients see it. Raises UserError."""
+        """Return the server as its clients see it. Raises UserError."""
         target = clean_text.quote_word(folder.path)
         there = served_model.Rendered(
             clean_text.clean_line(folder.path),
             folder_writer.read_plan(folder.path),
             self.found["certificate"],
-            f"kimi-prov jobs {target}  tells whether it serves",
+            f"kimi-prov jobs {target}  shows whether it serves",
             login=self.login,
             forwarded=self.login is not None,
         )
         given = replace(given, fix=_ANEW, takes_ca=False)
         about = served_model.describe_folder(there, self.endpoint, files, given)
-        # Of the folder on the cluster, which may be another than that here.
+        # From the folder on the cluster, which may differ from the local one.
         server = replace(about.server, model=clean_text.clean_line(self.found["model"]))
         return replace(about, server=server)
 
 
 @dataclass
 class Session:
-    """The way to a server: the tunnel, and the files that a client reads.
+    """The connection to a server: the tunnel, and the files for a client.
 
     `apart`: Ctrl-C at the terminal does not end the tunnel.
     """
@@ -134,10 +134,10 @@ class Session:
     _tunnel: tunnel.Tunnel | None = None
 
     def open(self, row: Mapping[str, Any]) -> Opened:
-        """Open the way to a server and see that it answers. Raises UserError, with no way open."""
+        """Open the tunnel and test that the server answers. Raises UserError after closing it."""
         self.close()
         found, key = _read_endpoint(self.folder, row["id"])
-        # Its node, port and certificate pinned.
+        # Node, port and certificate are pinned.
         here = there = _make_client(found)
         try:
             if self.folder.login:
@@ -155,7 +155,7 @@ class Session:
         return Opened(found, key, asked, self.folder.login)
 
     def write(self, opened: Opened) -> dict[str, Any]:
-        """Write the files that a client reads; return the document."""
+        """Write the files for a client; return the document."""
         found = opened.found
         certificate, key_file = self.files / "certificate.pem", self.files / "api.key"
         make_private(self.files)
@@ -174,7 +174,7 @@ class Session:
         }
 
     def check(self) -> None:
-        """Raise UserError where the tunnel has ended; the way is closed then."""
+        """Raise UserError where the tunnel has ended, after closing it."""
         if self._tunnel:
             try:
                 self._tunnel.check()
@@ -183,14 +183,14 @@ class Session:
                 raise
 
     def close(self) -> None:
-        """Take the way back."""
+        """Close the tunnel."""
         if self._tunnel:
             self._tunnel.close()
         self._tunnel, self.current = None, None
 
 
 def _read_endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
-    """Return what a server published, held to its schema, and the API key."""
+    """Return a server's published endpoint, validated by its schema, and the API key."""
     import jsonschema  # noqa: PLC0415
 
     answer = folder.call("endpoint", number)
@@ -201,7 +201,7 @@ def _read_endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
         raise _make_endpoint_error(folder, number, error.message) from None
     assert isinstance(found, dict)  # noqa: S101  (the schema says so)
     if found["job"] != number:
-        raise _make_endpoint_error(folder, number, "it is another job's")
+        raise _make_endpoint_error(folder, number, "it belongs to another job")
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise _make_endpoint_error(folder, number, "the key is no text without spaces")
     if not addresses.NODE.fullmatch(found["node"]):
@@ -233,7 +233,7 @@ def _make_client(found: Mapping[str, Any]) -> api_client.Endpoint:
 
 @dataclass
 class Follower:
-    """Keeps the way open to the server that answers. `snippet`: is told, and no document."""
+    """Keeps a tunnel to the server that answers. `snippet`: printed instead of a document."""
 
     session: Session
     output: Output | None
@@ -245,7 +245,7 @@ class Follower:
     _last: str = field(default="", init=False)
 
     def run(self) -> ExitCode:
-        """Follow until nothing serves any more, or Ctrl-C."""
+        """Follow until no server is left, or until Ctrl-C."""
         while True:
             try:
                 step = decide_step(self._servers(), self.session.current)
@@ -256,15 +256,15 @@ class Follower:
                 self._tell(step.told)
                 self._pause()
             except UserError as error:
-                # Once it has answered, a login node that is away comes back, and a server that
-                # ended between two questions has a successor. A tunnel that stands is left alone.
+                # Once a server has answered: an unreachable login node returns, and a server
+                # that ended between two checks has a successor. Keep a working tunnel.
                 if not self.shown:
                     raise
                 self._tell(f"{error.message}; trying again")
                 time.sleep(self.every_s)
 
     def reach(self) -> Opened:
-        """Wait for a server that answers, and open the way to it. Raises UserError without one."""
+        """Wait for a server that answers, and open a tunnel to it. Raises UserError without one."""
         while True:
             step = decide_step(self._servers(), None)
             if step.ends:
@@ -276,7 +276,7 @@ class Follower:
             time.sleep(self.every_s)
 
     def _servers(self) -> list[dict[str, Any]]:
-        """Return the servers' jobs; of a job that was named, itself and who takes over from it."""
+        """Return the servers' jobs; for a named job only that job and its successors."""
         document = self.session.folder.call("jobs", "--living", schema="jobs")
         servers = [row for row in document["jobs"] if row["name"] == "serve"]
         if self.chain is None:
@@ -326,7 +326,7 @@ class Follower:
     def _end(self) -> ExitCode:
         if not self.shown:
             raise self._nothing()
-        say(f"job {self._last} has ended, and none takes over")
+        say(f"job {self._last} has ended, and no job takes over")
         return ExitCode.FAILED
 
     def _nothing(self) -> UserError:
@@ -341,7 +341,7 @@ class Follower:
 
 @dataclass(frozen=True)
 class Request:
-    """Which server of a rendered folder, and how it is reached; as the options say."""
+    """The server of a rendered folder and the access to it, from the options."""
 
     path: Path
     login: str | None
@@ -350,7 +350,7 @@ class Request:
     every_s: float
 
     def session(self, *, apart: bool = False) -> Session:
-        """Return the way, not open yet. Raises UserError for a folder that is none."""
+        """Return the connection, not open yet. Raises UserError for another folder."""
         folder = Folder.read(self.path, self.login)
         whole = self.path.resolve()
         mark = hashlib.sha256(f"{folder.login or ''}:{whole}".encode()).hexdigest()[:8]
@@ -361,14 +361,14 @@ class Request:
 
     @property
     def chain(self) -> set[str] | None:
-        """The job that was named; its successors are added. None takes the newest."""
+        """The named job, to which its successors are added; None for the newest server."""
         return {self.job} if self.job else None
 
 
 def run(request: Request, output: Output, snippet: str | None = None) -> ExitCode:
     """Connect to the newest server of a rendered folder, or to a job's, and follow it.
 
-    With the name of a `snippet` that is told in place of the document.
+    With `snippet`, print the snippet of this name instead of the document.
     """
     output.check()
     session = request.session()
@@ -380,12 +380,12 @@ def run(request: Request, output: Output, snippet: str | None = None) -> ExitCod
 
 @dataclass
 class _Way:
-    """The way of a chat: a server that answers no more has a successor, or is started again."""
+    """The connection of a chat: a server that has ended has a successor, or starts again."""
 
     follower: Follower
 
     def open(self) -> tuple[served_model.Served, str]:
-        """Open it to the server that answers now, which may be waited for. Raises UserError."""
+        """Open it to the server that answers now, or wait for one. Raises UserError."""
         opened = self.follower.reach()
         self.there = opened.served(self.follower.session.folder, None, served_model.ClientOptions())
         self.key = opened.key
@@ -397,15 +397,15 @@ class _Way:
         served_model.prove(self.there, self.key)
 
     def again(self, _: served_model.Served, _key: str) -> tuple[served_model.Served, str]:
-        """Open it once more: key and model of an heir may be others."""
+        """Open it again: a successor may have another key and model."""
         return self.open()
 
 
 @contextmanager
 def open_link(request: Request) -> Iterator[Link]:
-    """Give a server of a rendered folder, with the key proven, for as long as it is used.
+    """Give a server of a rendered folder, with a tested key, for the time of this context.
 
-    One that loads is waited for. Raises UserError where none answers, waits or loads.
+    It waits for a server that loads. Raises UserError where no server answers, waits or loads.
     """
     session = request.session(apart=True)
     try:

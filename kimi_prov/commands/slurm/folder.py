@@ -1,7 +1,6 @@
-"""A folder that `render slurm` made, and its own program: run here, or through ssh by a login node.
+"""A folder that `render slurm` made, and its program: run locally, or by ssh on a login node.
 
-The program answers with one JSON document, which is data. What it does is done there, whoever
-calls it.
+The program answers with one JSON document, which is only data.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = "cluster.env"
-# Where a folder that was brought to the cluster lies, below its root.
+# The parent of folders that were copied to the cluster, below its root.
 _RENDERS = "renders"
 _TIMEOUT_S = 600
-# ssh's own: it did not connect. A command of ours never ends so.
+# ssh's exit status without a connection; no command of ours ends with it.
 _NO_CONNECTION = 255
 _NOT_THERE = 66
 _MAX_BYTES = 64 << 20
 _ENV_BYTES = 1 << 20
-# What a login shell or a module prints goes with the messages; the answer is the last line.
+# Output of a login shell or a module goes to the messages; the answer is the last line.
 _CALL = f"""\
 cd -- "$1" 2>/dev/null || exit {_NOT_THERE}
 shift
@@ -59,9 +58,9 @@ shift
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder, and where its program runs: on this machine (`login` None), or on a login node.
+    """The folder, and the machine of its program: this one (`login` None), or a login node.
 
-    `there` is the folder's path on the machine where the program runs.
+    `there` is the folder's path on that machine.
     """
 
     path: Path
@@ -71,9 +70,9 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path, login: str | None) -> Folder:
-        """Read a folder. `login`: as given; None takes KIMI_LOGIN of its cluster.env, "" none.
+        """Read a folder. `login`: the option; None uses KIMI_LOGIN of its cluster.env, "" none.
 
-        Raises UserError for a folder that `render slurm` did not make, and for no login.
+        Raises UserError for a folder that `render slurm` did not make, and for a bad login.
         """
         record = folder_writer.read_record(path, SLURM)
         settings = _read_settings(path)
@@ -96,23 +95,23 @@ class Folder:
         return cls(path, where, f"{root.rstrip('/')}/{_RENDERS}/{name}", record)
 
     def call(self, *words: str, schema: str | None = None) -> Any:  # noqa: ANN401  (of that schema)
-        """Run a subcommand of the folder's program; return its document, held to its schema.
+        """Run a subcommand of the folder's program; return its document, validated by its schema.
 
-        Raises UserError with what the program says is wrong, and exit 4 where ssh does not connect.
+        Raises UserError with the program's error, and exit 4 where ssh does not connect.
         """
         return self._answer(_CALL, [self.there, *words], b"", schema)
 
     def bring(self, *, force: bool) -> dict[str, Any]:
-        """Copy the rendered files to the cluster; what was changed there by hand stays.
+        """Copy the rendered files to the cluster; files that were changed there by hand stay.
 
-        They are unpacked beside their place and put into it one by one. Raises UserError.
+        They are unpacked in a temporary folder and moved one by one. Raises UserError.
         """
         place, _, name = self.there.rpartition("/")
         words = [place, name, *(["--force"] if force else [])]
         return self._answer(_UNPACK, words, self._packed(), None)
 
     def _packed(self) -> bytes:
-        """Return a tar of the files that the record names, as they are now, and the record."""
+        """Return a tar of the present files in the record, and the record."""
         buffer, size = io.BytesIO(), 0
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for name, mode in _list_modes(self.record):
@@ -158,7 +157,7 @@ class Folder:
     def _run(
         self, script: str, words: list[str], content: bytes
     ) -> subprocess.CompletedProcess[bytes]:
-        # One line: a login shell that is no Bourne shell takes none in quotes.
+        # One line: a login shell of another kind than Bourne's allows no line break in quotes.
         script = script.strip().replace("\n", "; ")
         shell = ["bash", "-lc" if self.login else "-c", script, "kimi-prov", *words]
         line = [*SSH, "-T", "--", self.login, shlex.join(shell)] if self.login else shell
@@ -201,12 +200,12 @@ class Folder:
 
     @property
     def where(self) -> str:
-        """The machine that the program runs on, as messages call it."""
+        """The machine of the program, as messages name it."""
         return self.login or "this machine"
 
 
 def check_login(login: str, option: str) -> None:
-    """Refuse what ssh would not take for a host. Raises UserError that names the `option`."""
+    """Refuse a text that ssh would not use as a host. Raises UserError naming the `option`."""
     if not addresses.LOGIN.fullmatch(login):
         raise UserError(
             f"{clean_text.clean_line(option)}: expected USER@HOST, found {login!r}",
@@ -236,7 +235,7 @@ def _read_settings(path: Path) -> str:
 
 
 def _read_setting(path: Path, text: str, name: str) -> str:
-    """Return a variable of cluster.env, which bash reads elsewhere and nobody runs here."""
+    """Return a variable of cluster.env, which is not run here; bash reads it on the cluster."""
     rows = re.findall(rf"^\s*(?:export\s+)?{name}=(.*)$", text, re.MULTILINE)
     if not rows:
         return ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.submit import Submit
     from kimi_prov.show.output import Output
 
-# How a program answers that took every word for a job's name.
+# The answer of an older program, for which every word is a job's name.
 _OLDER = "no job is called '--suite'"
 _RENDERED = click.argument("path", type=PATH, metavar="DIR")
 
@@ -51,8 +51,8 @@ def submit(
 ) -> ExitCode:
     """Submit jobs of a folder that `render slurm` made: environment, weights and server.
 
-    JOB names others: environment, weights, serve, tune, bench, accept. What is complete, or waits
-    or runs already, is named and left out. With `--login` the folder is copied to the cluster
+    JOB chooses others: environment, weights, serve, tune, bench, accept. A job that is complete,
+    waits or runs is reported and not submitted. With `--login` the folder is copied to the cluster
     first, to renders/ below its root.
     """
     output.check()
@@ -71,8 +71,8 @@ def submit(
         if not (more and _OLDER in error.message):
             raise
         raise UserError(
-            f"{path}: --suite: the program of the folder is of a kimi-prov that knows none",
-            fix="render the folder again with this one",
+            f"{path}: --suite: the folder was rendered by a kimi-prov without this option",
+            fix="render the folder again with this version",
         ) from None
     output.write(document, lambda: slurm.format_submitted(document))
     target = _format_target(path, login)
@@ -84,14 +84,11 @@ def submit(
 
 
 def _report_copy(folder: Folder, done: dict[str, Any]) -> None:
-    """Say what was copied to the cluster, and what was left alone there."""
+    """Report the files that were copied to the cluster, and those kept there."""
     written = done.get("written") or []
     say(f"{folder.login}:{clean_text.clean_line(folder.there)}: {len(written)} files written")
     for name in done.get("kept") or []:
-        say(
-            f"  kept, for it was changed there: {clean_text.clean_line(name)} (--force overwrites "
-            "it)"
-        )
+        say(f"  kept, because changed there: {clean_text.clean_line(name)} (--force overwrites it)")
 
 
 @click.command()
@@ -99,7 +96,7 @@ def _report_copy(folder: Folder, done: dict[str, Any]) -> None:
 @LOGIN
 @add_output_options
 def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
-    """Say what the jobs of a rendered folder do: state, nodes, address, time left, successor.
+    """Show the jobs of a rendered folder: state, nodes, address, time left, successor.
 
     Exits 1 where the newest server failed or was lost.
     """
@@ -113,12 +110,12 @@ def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
 @_RENDERED
 @click.argument("names", nargs=-1, metavar="[JOB|ID]...")
 @LOGIN
-@click.option("--now", is_flag=True, help="Kill a server too, with the answers that it gives.")
+@click.option("--now", is_flag=True, help="Kill a server too, with its answers in progress.")
 @add_output_options
 def cancel(
     path: Path, names: tuple[str, ...], login: str | None, output: Output, *, now: bool
 ) -> ExitCode:
-    """End jobs of a rendered folder, by name or number; without either, all of them.
+    """End jobs of a rendered folder by name or number, or all of them.
 
     A server takes no more requests, lets answers end, and has no successor.
     """
@@ -130,6 +127,6 @@ def cancel(
 
 
 def _format_target(path: Path, login: str | None) -> str:
-    """Return what names the folder in the next command."""
+    """Return the folder and login as words of the next command."""
     found = clean_text.quote_word(path)
     return found if login is None else f"{found} --login {clean_text.quote_word(login)}"

@@ -35,5 +35,5 @@ def test_one_file_is_not_for_several_hosts(installed, local, playbook, text, wor
     hosts = local("one", "two")
     done = installed.run(*(hosts if word == "HOSTS" else word for word in words))
     assert done.returncode == 2
-    assert "is one file, and these are 2 hosts" in done.stderr
+    assert "is one file for 2 hosts" in done.stderr
     assert "--limit" in done.stderr

@@ -31,7 +31,7 @@ def test_a_backup_is_told_as_a_document_and_as_text(kimi):
         "mine.tar.gz, 2.0 KiB, IN CLEAR",
         "2027-01-15 08:00:00 UTC, on one",
         "API keys alice, operator; certificate abababababababab; the ACME account;",
-        "3 entries of the history; of the page 2 accounts, 3 chats, 1 file",
+        "3 entries of the history; of the web UI 2 accounts, 3 chats, 1 file",
         "left out the certificate: it has ended",
     ):
         assert words.replace(" ", "") in words_told

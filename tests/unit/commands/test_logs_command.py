@@ -65,7 +65,7 @@ def test_a_file_is_written_whole(kimi, machines):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--unit", "sshd"], "kimi-prov makes no unit of that name"),
+        (["--unit", "sshd"], "kimi-prov has no unit of that name"),
         (["--since", "yesterday-ish"], "this is no time"),
         (["--follow", "--output", "x.log"], "--follow never ends"),
         (["--lines", "0"], "0 is not in the range"),

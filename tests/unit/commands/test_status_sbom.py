@@ -72,7 +72,7 @@ def test_it_goes_to_a_file_and_is_a_list_as_text(kimi):
         (BARE, "not provisioned"),
         (status(mark="0" * 12), "not made from the lock files of this version"),
         (status(engine_locks=["../../../etc/passwd"]), "not made from the lock files"),
-        (status(engine_locks=None), "does not say what its engine was made from"),
+        (status(engine_locks=None), "does not report its engine's lock"),
     ],
 )
 def test_what_is_not_known_is_said_and_fails_beside_what_is(kimi, other, said):
@@ -91,5 +91,5 @@ def test_a_gateway_has_no_engine_and_its_page_is_told(kimi):
     hosts = {"one": status(), "two": {**gateway, "web": page}, "three": {**gateway, "web": None}}
     done = asked(kimi, hosts)
     assert done.returncode == 0, done.stderr
-    assert "two: its page is made of what open-webui-slim-0.12.4-cp311.txt pins" in done.stderr
+    assert "two: its web UI has the packages of open-webui-slim-0.12.4-cp311.txt" in done.stderr
     assert "three:" not in done.stderr

@@ -188,7 +188,7 @@ def test_weights_of_another_disk_are_a_blocker(
     ("line", "said"),
     [
         ("kimi_cloud_machines: [a3-hihgpu-8g]", "did you mean a3-highgpu-8g?"),
-        ("kimi_hosts_per_model: 2", "one machine brings itself up"),
+        ("kimi_hosts_per_model: 2", "one machine provisions itself"),
         ("kimi_cloud: azure", "expected one of gcp, aws"),
     ],
 )

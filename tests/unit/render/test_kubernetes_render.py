@@ -164,7 +164,7 @@ def test_a_changed_file_is_kept_and_named(
     (output / "statefulset.yaml").write_text("# mine\n")
     capfd.readouterr()
     assert render("reference-002", output) == 0
-    assert "kept, for it was changed by hand: statefulset.yaml" in capfd.readouterr().err
+    assert "kept, because it was changed by hand: statefulset.yaml" in capfd.readouterr().err
     assert (output / "statefulset.yaml").read_text() == "# mine\n"
     assert render("reference-002", output, "--force") == 0
     assert (output / "statefulset.yaml").read_text() != "# mine\n"

@@ -212,7 +212,7 @@ def test_the_successor_is_followed_at_the_same_address(site: Site, tmp_path: Pat
             assert models(document) == 200
             publish(site, 201, second, state="ended")
             site.slurm.queue()
-            assert until(lambda: "job 201 has ended, and none takes over" in found.said)
+            assert until(lambda: "job 201 has ended, and no job takes over" in found.said)
             assert found.process.wait(60) == 1
 
 

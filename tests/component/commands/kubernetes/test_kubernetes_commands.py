@@ -778,7 +778,7 @@ def test_the_full_suite_asks_through_the_service_and_says_what_it_cannot(
     assert rows["facts"]["expected"] == "Ottawa"
     for name in ("code", "special-tokens", "chat-template", "instant", "prefix-cache"):
         assert rows[name]["status"] == "skip", rows[name]
-        assert "through its service alone" in rows[name]["detail"]
+        assert "only through its service" in rows[name]["detail"]
     left = [row for name, row in rows.items() if name.startswith("needles-")]
     assert left
     assert all("--skip" in row["detail"] for row in left)

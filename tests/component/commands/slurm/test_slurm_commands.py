@@ -119,7 +119,7 @@ def test_a_folder_is_brought_to_the_cluster_and_what_was_changed_there_stays(sit
     (there / "jobs" / "bench.sbatch").write_text("changed there\n")
     (site.folder / "jobs" / "serve.sbatch").write_text("#!/bin/bash\n# newer\n")
     done = site.slurm.run("submit", site.folder, "--login", LOGIN)
-    assert "kept, for it was changed there: jobs/bench.sbatch" in done.stderr
+    assert "kept, because changed there: jobs/bench.sbatch" in done.stderr
     assert (there / "jobs" / "bench.sbatch").read_text() == "changed there\n"
     assert (there / "jobs" / "serve.sbatch").read_text() == "#!/bin/bash\n# newer\n"
     site.slurm.run("submit", site.folder, "--login", LOGIN, "--force")

@@ -149,7 +149,7 @@ def test_every_fault_of_a_load_file_is_told_at_once(tmp_path: Path) -> None:
     [
         ("users: 3\n", "key 'schema' is missing"),
         ("schema: kimi-prov/spec/v1\nusers: 3\n", "wanted kimi-prov/load/v1"),
-        ("schema: kimi-prov/load/v1\nname: none\n", "asks for nothing"),
+        ("schema: kimi-prov/load/v1\nname: none\n", "requests nothing"),
         ("schema: kimi-prov/load/v1\nusers: 2.5\n", "wanted a whole number"),
         ("- 3\n", "wanted a mapping"),
         ("{", "not YAML"),
