@@ -1,8 +1,8 @@
 """Snippets for clients of a served model: each works when it is pasted into a shell.
 
 A snippet begins with variables: the model's URL and the file of its key. No snippet holds the key.
-is in none. A snippet trusts the server's certificate for its own command alone, so that other
-commands of the shell keep their authorities.
+A snippet trusts the server's certificate for its own command alone, so that other commands of the
+shell keep their authorities.
 
 Decides: what `connect` says to clients, and its snippets (the snippets, with their templates).
 """

@@ -67,7 +67,7 @@ def status(  # noqa: PLR0913  (one for each option)
     state, and exits 0 for a model that was stopped on purpose.
 
     With `--watch` it shows tokens a second, requests, cache, GPUs and memory every few seconds: as
-    seconds: as one screen on a terminal, as a line each time elsewhere.
+    one screen on a terminal, else as a line each time.
 
     With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
     list of packages with `--format text`. Exits 1 when a host is not provisioned.

@@ -128,7 +128,7 @@ def format_text(machines: Sequence[Machine]) -> str:
             clean(f"{machine.name}: {versions['engine']} {versions['engine_version']}"),
             f"  model  {clean(model['name'])} {clean(model['revision'])}",
             f"  driver {clean(versions.get('driver') or 'none')}",
-            *(f"  {part.name} {part.version}, brought" for part in _build_interpreter(machine)),
+            *(f"  {part.name} {part.version}, bundled" for part in _build_interpreter(machine)),
         ]
         for name, lock in {**machine.locks, **machine.page}.items():
             lines += [f"  {name}"]
