@@ -68,13 +68,13 @@ def build_subject(mounts: Mounts, url: str) -> checks.Subject:
 
 def _split_url(url: str) -> tuple[str, str, int]:
     try:
-        found = urlsplit(url)
-        port = found.port or (443 if found.scheme == "https" else 80)
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        found, port = urlsplit(""), 0
-    if found.scheme not in ("http", "https") or not found.hostname:
+        parts, port = urlsplit(""), 0
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise HostError(f"{url[:200]!r} is not an address: expected https://HOST:PORT")
-    return found.scheme, found.hostname, port
+    return parts.scheme, parts.hostname, port
 
 
 def _read_trusted_fingerprint(host: str, port: int) -> str:

@@ -77,32 +77,32 @@ def build_command(mounts: Mounts, group: Group | None, notes: list[str]) -> list
 
 def build_pod_arguments(mounts: Mounts, group: Group | None) -> list[str]:
     """Return the arguments that only the pod knows."""
-    found: list[str] = []
+    argv: list[str] = []
     if group:
-        found += ["--nnodes", str(group.size), "--node-rank", str(group.index)]
-        found += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
+        argv += ["--nnodes", str(group.size), "--node-rank", str(group.index)]
+        argv += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
         if group.index:
-            return [*found, "--headless"]
-    found += ["--host", "0.0.0.0", "--port", str(state.find_port(mounts))]  # noqa: S104 - behind the gate
+            return [*argv, "--headless"]
+    argv += ["--host", "0.0.0.0", "--port", str(state.find_port(mounts))]  # noqa: S104 - behind the gate
     if pair := mounts.tls():
-        found += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
-    return found
+        argv += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
+    return argv
 
 
 def build_environment(
     mounts: Mounts, group: Group | None, has: limits.Given, notes: list[str]
 ) -> dict[str, str]:
     """Return the engine's environment; its keys are in files, never in a variable."""
-    found = mounts.build_engine_environment()
-    found |= {API_KEY_FILE: mounts.locate(pod.API_KEY), JOB_KEY_FILE: mounts.run(state.KEY)}
+    environment = mounts.build_engine_environment()
+    environment |= {API_KEY_FILE: mounts.locate(pod.API_KEY), JOB_KEY_FILE: mounts.run(state.KEY)}
     if metrics := mounts.metrics_key_file():
-        found[METRICS_KEY_FILE] = metrics
-    found |= placement.choose_threads(
-        found, placement.list_available_cpus(), max(1, int(has.cpus)), notes
+        environment[METRICS_KEY_FILE] = metrics
+    environment |= placement.choose_threads(
+        environment, placement.list_available_cpus(), max(1, int(has.cpus)), notes
     )
     if group:
-        found |= placement.choose_network(found, group.leader, notes)
-    return found
+        environment |= placement.choose_network(environment, group.leader, notes)
+    return environment
 
 
 def _wait_for_name(leader: str) -> None:
