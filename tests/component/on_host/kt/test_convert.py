@@ -207,7 +207,7 @@ def test_who_locks_the_folder_stops_no_conversion_but_another_conversion_does(
 def test_killed_in_the_middle_it_goes_on_where_it_was(machine: Machine) -> None:
     machine.kernel(error=0.24, killed=2)
     assert machine.convert() == 1
-    assert "want of memory" in machine.message
+    assert "out of memory" in machine.message
     assert machine.asked == [1, 2]
     assert not (machine.result / ".kimi-verified").exists()
     assert (machine.result / ".kimi-partial" / "_layer_2").is_dir()
