@@ -1,4 +1,4 @@
-"""Prompts of a file for a bench, in ShareGPT's form or VisionArena's: read as data, checked.
+"""Read and check the prompts of a file for a bench, in ShareGPT's or VisionArena's format.
 
     ShareGPT     [{"conversations": [{"from": "human", "value": TEXT}, {"value": TEXT}]}, ...]
     VisionArena  [{"conversation": [[{"role": "user", "content": TEXT}]], "images": [IMAGE]}, ...]
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 _MAX_IMAGE_BYTES = 8 << 20
 _MAX_PROMPT_LENGTH = 1 << 20
-# Beyond this, finding a line costs more than it is worth: the key is told.
+# In a larger file finding a line takes too long: the error names the key.
 _MAX_BYTES_FOR_LINES = 1 << 20
 _TURNS = 2
-# Of a list: 64 MiB of short conversations have fewer.
+# Limit of a list: 64 MiB of short conversations have fewer.
 _MAX_VALUES = 5_000_000
 _FIX = (
     'give a list of {"conversations": [{"from": "human", "value": TEXT}, {"from": "gpt", "value": '
@@ -48,8 +48,8 @@ _KINDS = (
 class Prompts:
     """The prompts of a file: `rows` of prompt, answer and image, as the machine reads them.
 
-    `left_out`: how many conversations of the file are no rows, for they have no answer: the length
-    of one is what a client asks for.
+    `left_out`: the number of conversations without an answer: a client requests the length of the
+    answer, so these are not used.
     """
 
     form: str
@@ -58,12 +58,12 @@ class Prompts:
 
     @property
     def pictures(self) -> int:
-        """How many have an image."""
+        """The number of prompts with an image."""
         return sum(1 for row in self.rows if row["image"])
 
 
 class _FaultError(Exception):
-    """What is wrong, and where below the entry."""
+    """What is wrong, and the key below the entry."""
 
     def __init__(self, path: tuple[str | int, ...], problem: str) -> None:
         super().__init__(problem)
@@ -100,7 +100,7 @@ def read_prompts(path: Path) -> Prompts:
 
 
 def _list_entries(document: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
-    """Yield each entry with its place where that is a line, and its key where that is a list."""
+    """Yield each entry with its line (JSON Lines) or its key (a list)."""
     text = document.text.lstrip()
     if text.startswith("["):
         for index, entry in enumerate(document.json(_FIX, most=_MAX_VALUES)):
@@ -114,7 +114,7 @@ def _list_entries(document: Document) -> Iterator[tuple[str, tuple[str | int, ..
             except json.JSONDecodeError as error:
                 raise UserError(f"{location}: not JSON: {error.msg}", fix=_FIX) from None
             except (RecursionError, ValueError):
-                pass  # told next, by who reads all documents
+                pass  # the reader of all documents reports it next
             yield location, (), Document(location, line).json(_FIX)
 
 
@@ -177,7 +177,7 @@ def _read_vision_arena(entry: dict[str, Any], key: str) -> dict[str, str | None]
 
 
 def _read_image(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
-    """Give an image as a data URL of what it is by its first bytes, whatever it was called."""
+    """Return an image as a data URL whose type follows from its first bytes."""
     if isinstance(value, dict):
         value, where = value.get("bytes"), (*where, "bytes")
     text = _read_text(value, where)

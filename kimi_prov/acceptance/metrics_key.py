@@ -1,4 +1,4 @@
-"""Reads the operator's key of the metrics on the control machine; a machine gets its hash alone."""
+"""Read the operator's metrics key on the control machine; a machine gets only its hash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_key(path: Path) -> str:
 
 
 def make_settings(plan: Plan) -> dict[str, Any] | None:
-    """Return what the machine is to know of the key; None where it shows no metrics."""
+    """Return the machine's settings of the key; None where it has no metrics."""
     if not plan.get("metrics"):
         return None
     file = plan["control"].get("metrics_key_file")

@@ -1,4 +1,4 @@
-"""Judges what the hosts of a group measured of the network between them."""
+"""Judge what the hosts of a group measured of the network between them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.plan import MachinePlan
 
-    # What `network-proof` answered; None or {"error"} where nothing came.
+    # An answer of `network-proof`; None or {"error"} without a measurement.
     Proof = Mapping[str, Any] | None
 
-# Less of what the link promises is no matter of protocol or of a busy machine.
+# A smaller share of the link's speed is not explained by the protocol or a busy machine.
 _SHARE = 1 / 3
-# Over TCP the processors copy, and an engine keeps them busy: this measurement fills no faster
-# link, and judges none by more. A third of it still shows one that fell to 1 Gbit/s.
+# Over TCP the processors copy, and an engine keeps them busy: the measurement cannot fill a faster
+# link, so faster links are judged as this one. A third of it still shows a link at 1 Gbit/s.
 _MAX_TCP_BYTES_S = 3e9
 _BITS = 8
 
@@ -61,7 +61,7 @@ def check_rank(plan: MachinePlan, proofs: Mapping[str, Proof]) -> dict[str, Any]
 
 
 def _explain_silence(name: str, proof: Proof) -> str:
-    """Say why a host measured nothing; empty where it did."""
+    """Return why a host measured nothing; "" if it measured."""
     if not proof:
         return f"{name} was not asked: verify all hosts of the group at once"
     if proof.get("error"):
@@ -74,7 +74,7 @@ def _explain_silence(name: str, proof: Proof) -> str:
 def _compute_expected_rate(
     links: Mapping[str, Mapping[str, Any]], *, nccl: bool
 ) -> tuple[float | None, str]:
-    """Return the bits a second that the slowest host promises, as far as judged; and in words."""
+    """Return the bits a second that the slowest host's link promises, None if unknown, and why."""
     rates = {name: row.get("rdma_bits_per_s") or 0 for name, row in links.items()}
     if nccl and all(rates.values()):
         slowest = min(rates.values())

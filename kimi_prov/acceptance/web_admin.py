@@ -24,7 +24,7 @@ def load_account(path: Path) -> dict[str, str]:
 
     Raises UserError naming the file and what is wrong, never the password.
     """
-    what = "the page's first administrator (kimi_web_admin_file)"
+    what = "the web UI's first administrator (kimi_web_admin_file)"
     text = documents.read_document(path, what=what, limit=_MAX_BYTES, fix=_FIX).text
     rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if len(rows) != 1:
@@ -34,7 +34,7 @@ def load_account(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: expected E-MAIL:PASSWORD", fix=_FIX)
     if len(password) < _MIN_PASSWORD_LENGTH or not password.isprintable():
         raise UserError(
-            f"{path}: the password has fewer than {_MIN_PASSWORD_LENGTH} characters, or signs "
+            f"{path}: the password has fewer than {_MIN_PASSWORD_LENGTH} characters, or characters "
             "that cannot be typed",
             fix="choose a longer one",
         )

@@ -1,4 +1,4 @@
-"""Finds a row by the names that people and machines have for it."""
+"""Find a row by the names that people and machines use for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TextPattern:
-    """What a text of the catalogue has to look like where a path or an address is made of it."""
+    """The pattern of a text of the catalogue that becomes part of a path or an address."""
 
     words: str
     pattern: re.Pattern[str]
@@ -41,15 +41,15 @@ _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
 
 def normalize_name(text: str) -> str:
-    """Return a name without makers, marks, clock and punctuation: what tells two parts apart."""
-    # Cut and on one line: a name is short, and the time that a pattern takes is bounded by that.
+    """Return a name without makers, trademarks, clock and punctuation."""
+    # Cut and on one line: names are short, which limits the time of the patterns.
     low = _MAKERS.sub(" ", _IGNORED_WORDS.sub(" ", " ".join(text[:_MAX_LENGTH].lower().split())))
     return re.sub(r"[^a-z0-9.+]", "", low)
 
 
 @cache
 def list_name_forms(name: str) -> tuple[str, ...]:
-    """Ways in which a processor is called: whole, without its tier, by its number alone."""
+    """Return the names of a processor: in full, without its tier, only its number."""
     low = _GENERATION.sub("", name.lower())
     return (
         normalize_name(low),
@@ -59,7 +59,7 @@ def list_name_forms(name: str) -> tuple[str, ...]:
 
 
 def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, _T]:
-    """Map every key to its row; where two rows share one, the first has it."""
+    """Map every key to its row; a key of two rows maps to the first."""
     index: dict[str, _T] = {}
     for row in rows:
         for key in keys(row):
@@ -68,7 +68,7 @@ def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[
 
 
 def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
-    """Say that a name is not known, with the nearest ones first. `known`: names, their aliases."""
+    """Return the error for an unknown name, with the nearest ones. `known`: names and aliases."""
     called = _index_aliases(known)
     near = list(dict.fromkeys(called[hit] for hit in find_nearest(name.rsplit("/", 1)[-1], called)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
@@ -80,7 +80,7 @@ def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> 
 def refuse_unknown_part(
     kind: str, name: str, known: Mapping[str, Iterable[str]], listing: str
 ) -> UserError:
-    """Say the same of a processor, a GPU or a server: more than a message lists.
+    """Return the same for a processor, a GPU or a server, whose names are too many to list.
 
     `listing` is the kind of `kimi-prov catalog` that shows them all.
     """
@@ -122,7 +122,7 @@ def _measure_likeness(target: str, known: str) -> float:
         return words
     like = [(max(_compare_texts(one, other) for other in theirs), len(one)) for one in numbers]
     all_of_them = sum(ratio * size for ratio, size in like) / sum(size for _, size in like)
-    # One of them may say no more than how much memory it has.
+    # One of the names may hold only the memory's size.
     best = max(ratio for ratio, size in like if size == max(size for _, size in like) or size > 3)
     share = (all_of_them + best) / 2
     return _NUMBERS_WEIGHT * share + (1 - _NUMBERS_WEIGHT) * words
@@ -144,7 +144,7 @@ def find_nearest(name: str, names: Iterable[str]) -> list[str]:
 
 
 def format_value(value: object) -> str:
-    """Return a value as a message may carry it: short, on one line."""
+    """Return a value for a message: short, on one line."""
     if isinstance(value, (dict, list, tuple, set)):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""What the catalogue knows of prices, US dollars. Units stand in the names; None is unknown."""
+"""The catalogue's prices in US dollars. Units are in the names; None is unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kimi_prov.catalog.currency import Row
 
 @dataclass(frozen=True)
 class ApiPrice(Row):
-    """What an API asks for a million tokens; `model` names a model of the catalogue."""
+    """An API's price of a million tokens; `model` names a model of the catalogue."""
 
     name: str
     input_usd_per_mtok: float
@@ -25,7 +25,7 @@ class ApiPrice(Row):
 
 @dataclass(frozen=True)
 class GpuHour(Row):
-    """What an hour of one GPU costs to own or rent, and its share of the machine's power."""
+    """The cost of an hour of one GPU, owned or rented, and its share of the machine's power."""
 
     name: str
     hyperscaler_usd: float
@@ -39,9 +39,9 @@ class GpuHour(Row):
 
 @dataclass(frozen=True)
 class MachineHour(Row):
-    """What an hour of a whole machine was seen to cost.
+    """The observed price of an hour of a whole machine.
 
-    `machine` names a cloud's kind of clouds.yaml, `spot` the terms.
+    `machine` names a machine of clouds.yaml, `spot` the terms.
     """
 
     name: str
@@ -56,7 +56,7 @@ class MachineHour(Row):
 
 @dataclass(frozen=True)
 class StoragePrice(Row):
-    """What a provider asks for a gigabyte in a bucket; `name` is the scheme of its addresses."""
+    """A provider's price of a gigabyte in a bucket; `name` is the scheme of its addresses."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ class StoragePrice(Row):
 
 @dataclass(frozen=True)
 class Purchase(Row):
-    """What one GPU was seen to cost, as a range."""
+    """The observed price of one GPU, as a range."""
 
     name: str
     low_usd: float
@@ -78,9 +78,9 @@ class Purchase(Row):
 
 @dataclass(frozen=True)
 class Assumption(Row):
-    """A figure that a cost needs and that nobody told us."""
+    """An assumed figure that a cost needs."""
 
-    # What is divided by.
+    # Divisors, which must not be 0.
     NAMED_ABOVE_ZERO: ClassVar[tuple[str, ...]] = ("amortise", "utilisation")
 
     name: str
@@ -92,7 +92,7 @@ class Assumption(Row):
 
 @dataclass(frozen=True)
 class Prices:
-    """What is paid, for the sums of a report. US dollars."""
+    """The prices for the costs of a report, in US dollars."""
 
     api: tuple[ApiPrice, ...] = ()
     gpu_hour: tuple[GpuHour, ...] = ()
@@ -102,6 +102,6 @@ class Prices:
     assumptions: tuple[Assumption, ...] = ()
 
     def assumed(self, name: str) -> float:
-        """Return a figure by name. Raises KeyError for one that is not there."""
+        """Return a figure by name. Raises KeyError for an unknown one."""
         by_name = {row.name: row.value for row in self.assumptions}
         return by_name[name]

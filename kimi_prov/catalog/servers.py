@@ -1,4 +1,4 @@
-"""Servers that people buy, as a sheet to start from. Units stand in the names; None is unknown."""
+"""Common servers, as sheets to start from. Units are in the names; None is unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kimi_prov.catalog.currency import Row
 
 @dataclass(frozen=True)
 class ServerDisks:
-    """Disks of one kind; `size_gb` of one, as sold: 10^9 bytes."""
+    """Disks of one kind; `size_gb` of one disk, as sold: 10^9 bytes."""
 
     size_gb: float
     count: int = 1

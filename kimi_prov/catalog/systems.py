@@ -10,7 +10,7 @@ from kimi_prov.catalog.currency import Row
 
 @dataclass(frozen=True)
 class System(Row):
-    """An operating system as it comes; `proven` where the tests provision one."""
+    """An operating system as it is delivered; `proven` if the tests provision one."""
 
     id: str
     version: str

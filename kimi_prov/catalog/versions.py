@@ -1,4 +1,4 @@
-"""Versions as numbers that compare, and what is known between two of them."""
+"""Compare versions as numbers, and look up verdicts on them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kimi_prov.catalog.flags import Verdict
 
-_MAX_LENGTH = 18  # of a part: what is longer is no version
+_MAX_LENGTH = 18  # of a part: a longer one is no version
 
 
 @cache
 def parse_version(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that compare; what follows the first other text is dropped."""
+    """Return a version as numbers that compare; text after the first other part is dropped."""
     numbers: list[int] = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -26,7 +26,7 @@ def parse_version(version: str) -> tuple[int, ...]:
 
 
 def find_verdict(versions: dict[str, Verdict], version: str) -> Verdict | None:
-    """Return what is known of a version, or what its two nearest neighbours agree on."""
+    """Return the verdict on a version, or the one that its two nearest neighbours share."""
     if version in versions:
         return versions[version]
     target = parse_version(version)

@@ -1,4 +1,4 @@
-"""Facts documents from elsewhere: read, and checked against the schema."""
+"""Read facts documents from elsewhere, and check them against the schema."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def parse_facts(document: Document) -> Facts:
-    """Return a facts document whose text was read; raises UserError as `read` does."""
+    """Return the facts of a document whose text was read; raises UserError as `read_facts`."""
     fix = _suggest_fix(Path(document.name).name)
     return check_facts(document.json(fix), document.name, fix)
 
@@ -37,7 +37,7 @@ def _suggest_fix(name: str) -> str:
 
 
 def check_facts(document: Any, where: str, fix: str) -> Facts:  # noqa: ANN401  (it is checked)
-    """Return the document if it satisfies the facts schema. Raises UserError naming the key."""
+    """Return the document if it satisfies the facts schema. Raises UserError with the key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
     errors = jsonschema.Draft202012Validator(schemas.load("facts")).iter_errors(document)

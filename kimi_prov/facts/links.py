@@ -1,4 +1,4 @@
-"""What joins the hosts of a group, in words."""
+"""Describe the network between the hosts of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GBIT = 1e9
 
 
 def format_link(link: LinkFacts) -> str:
-    """Name the link of facts' `group`: "8 x 400 Gbit/s InfiniBand"."""
+    """Write the link of facts' `group`: "8 x 400 Gbit/s InfiniBand"."""
     speed, ports = link.get("speed_bits_per_s"), int(link.get("count") or 1)
     name = NAMES.get(link["kind"], str(link["kind"]))
     rate = f"{speed / _GBIT:g} Gbit/s {name}" if speed else name

@@ -1,7 +1,7 @@
-"""Machines that can be bought, made from the catalogue's parts: ladders of ever larger ones.
+"""Machines that can be bought, made from the catalogue's parts, in series of growing size.
 
-Nobody offered them: each is a spec sheet that the catalogue alone has written. A ladder holds one
-kind of machine; its steps differ in the number of GPUs, or in memory.
+No vendor offered them: each is a spec sheet made from the catalogue. A ladder is a series of one
+kind of machine; its machines differ in the number of GPUs, or in memory.
 
 Decides: which machines `--suggest` tries.
 Held by: tests/unit/commands/check/test_check_sizing.py.
@@ -26,7 +26,7 @@ Kind = Literal["gpu", "hybrid", "cpu"]
 # and NVIDIA's since Blackwell (compute capability 10) have eight.
 _CARDS, _SWITCHED, _BOARD = (1, 2, 4, 8), (4, 8), (8,)
 _BLACKWELL = 10.0
-# Superchips are sold by the rack, with processors of their own; altered cards by nobody to name.
+# Superchips are sold by the rack, with processors of their own; altered cards have no vendor.
 _NOT_OFFERED = ("(per GPU)", "(modded)")
 _HYBRID_GPUS = (1, 2)
 # GB of a memory module; one for each channel.
@@ -34,13 +34,13 @@ _MODULES_GB = (32, 64, 96, 128)
 _GPU_SERVER_MODULE_GB = 128
 _MIN_SOCKETS = 2
 _DISK = {"kind": "nvme", "size_gb": 3840, "count": 2, "read_gb_s": 7}
-# The system that every engine is pinned for, and a driver that all of them run on.
+# A system for which every engine has a lock, and a driver that all of them can use.
 _SYSTEM, _DRIVER = "debian-12", "580.159.04"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One machine. `units` is what makes it larger: GPUs of a GPU server, else GB of memory.
+    """One machine. `units` is its size in the ladder: GPUs of a GPU server, else GB of memory.
 
     `gpu_gb`: memory of its GPUs together.
     """
@@ -84,7 +84,7 @@ def _list_counts(gpu: Gpu) -> tuple[int, ...]:
 
 
 def _choose_hosts(catalogue: Catalogue) -> list[Cpu]:
-    """Give of each generation with AMX or AVX512 the processor with most bandwidth, best first."""
+    """Return each generation's processor with the most bandwidth, if it has AMX or AVX512."""
     best: dict[str, Cpu] = {}
     for cpu in catalogue.cpus:
         wide = cpu.vector in ("amx", "avx512") and cpu.memory_channels and cpu.max_sockets > 1

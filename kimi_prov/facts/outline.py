@@ -1,4 +1,4 @@
-"""A machine in outline: what its speed depends on, and nothing that says whose it is."""
+"""The outline of a machine: the parts that decide its speed, without names of its owner."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.facts import Facts
 
-# A sheet tells what the modules hold, a machine what its firmware and kernel leave of that.
+# A sheet has the size of the modules, a machine what its firmware and kernel leave of that.
 _MAX_MEMORY_DIFFERENCE = 0.1
 
 
 def make_outline(facts: Facts) -> dict[str, Any]:
-    """Give processors, memory and GPUs of a facts document; null is unknown."""
+    """Return processors, memory and GPUs of a facts document; null is unknown."""
     cpu, memory = facts.get("cpu") or {}, facts.get("memory") or {}
     gpus: dict[tuple[Any, Any], int] = {}
     for row in facts.get("gpus") or ():
@@ -42,9 +42,9 @@ def make_outline(facts: Facts) -> dict[str, Any]:
 def list_differences(
     one: Mapping[str, Any], other: Mapping[str, Any], catalogue: Catalogue
 ) -> list[str]:
-    """Say in which parts two outlines are of different machines; unknown differs from nothing.
+    """Return the parts in which two outlines differ; an unknown part never differs.
 
-    The catalogue knows one part by several names.
+    The catalogue resolves different names of one part.
     """
     processors = [_find_processor(row, catalogue) for row in (one, other)]
     pairs = [("processor", *processors)]

@@ -1,7 +1,7 @@
-"""A folder of the output of a machine's commands, and its files, read as the probe would read them.
+"""Read a folder of recorded command outputs and files of a machine as the probe would.
 
-The names of the files are those of `FILES` and `ANSWERS`; whatever is missing is unknown. Any of
-them may be compressed (`.gz`).
+The names of the files are those of `FILES` and `ANSWERS`; a missing one is unknown. Each may be
+compressed (`.gz`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _PCI = "/sys/bus/pci/devices"
 _MAX_BYTES = 16 << 20
-# More of each than Linux has.
+# Limits above those of Linux.
 _MAX_CPUS = 8192
 _MAX_DEVICES = 4096
 _MAX_NODES = 256
@@ -52,7 +52,7 @@ _FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS
 
 
 def read_recording(path: Path) -> Facts:
-    """Return the facts that a recorded folder tells; null is what it does not.
+    """Return the facts of a recorded folder; null is unknown.
 
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
@@ -65,7 +65,7 @@ def read_recording(path: Path) -> Facts:
     }
     facts["collected_at"] = _find_time(texts.get("nvidia-smi-q.xml", ""))
     facts["host"]["hostname"] = None
-    # Nobody recorded these, and an empty answer would say that there are none.
+    # These were not recorded, and an empty answer would mean that there are none.
     facts["kimi"] = {}
     facts["firewall"] = {"nft": None, "ufw": None, "firewalld": None}
     facts["network"] = {"addresses": [], "default_ipv6": None, "listening": []}
@@ -83,7 +83,7 @@ def _read_texts(path: Path) -> dict[str, str]:
         if file is not None:
             texts[name] = _read_text(path / file)
     if not texts:
-        raise UserError(f"{path}: nothing recorded lies there", fix=_FIX)
+        raise UserError(f"{path}: this folder holds no recording", fix=_FIX)
     return texts
 
 
@@ -95,7 +95,7 @@ def _read_text(file: Path) -> str:
 
 
 def _find_time(xml: str) -> str:
-    """Return the time that nvidia-smi wrote into its answer; it is local time there."""
+    """Return the time in nvidia-smi's answer, which is the machine's local time."""
     match = re.search(r"<timestamp>([^<]{1,40})</timestamp>", xml)
     return match.group(1) if match else "unknown"
 
@@ -123,15 +123,15 @@ class Recording(Machine):
 
     @property
     def live(self) -> bool:
-        """Never: no system call may tell about the machine that reads the recording."""
+        """False: a system call would describe the machine that reads the recording."""
         return False
 
     def read(self, name: str) -> str | None:
-        """Return what was recorded of a file."""
+        """Return the recorded content of a file."""
         return self._files.get(name)
 
     def exists(self, name: str) -> bool:
-        """Whether anything was recorded there."""
+        """Whether the recording has this path."""
         return name in self._files or name in self._folders
 
     def glob(self, pattern: str) -> list[str]:
@@ -145,11 +145,11 @@ class Recording(Machine):
         )
 
     def which(self, command: str) -> str | None:  # noqa: ARG002
-        """Nothing is known of the commands that were there."""
+        """Return None: the recording does not have the machine's commands."""
         return None
 
     def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> str | None:  # noqa: ARG002
-        """Return what the command answered when it was recorded."""
+        """Return the recorded answer of the command."""
         words = tuple(argv)
         if len(words) > 1 and words[1].startswith("--query-gpu"):
             words = (words[0], "--query-gpu")
@@ -157,7 +157,7 @@ class Recording(Machine):
 
 
 def _sort_columns(text: str) -> str:
-    """Put the recorded columns into the order in which the probe asks for them."""
+    """Sort the recorded columns in the order of the probe's request."""
     rows = nvidia_smi.parse_table(text)
     return "\n".join(
         ", ".join(row.get(name, "").removesuffix(" MiB") for name in nvidia_smi.COLUMNS)
@@ -166,7 +166,7 @@ def _sort_columns(text: str) -> str:
 
 
 def _locate_cpus(texts: dict[str, str]) -> Iterator[dict[str, int]]:
-    """Tell cpu, node, socket and core of each CPU, by `lscpu -e`, else by /proc/cpuinfo."""
+    """Yield cpu, node, socket and core of each CPU from `lscpu -e`, else from /proc/cpuinfo."""
     rows = [line.split() for line in texts.get("lscpu_e.txt", "").splitlines()]
     head = rows[0] if rows else []
     if {"CPU", "SOCKET", "CORE"} <= set(head):
@@ -210,7 +210,7 @@ def _make_topology(places: list[dict[str, int]]) -> dict[str, str]:
 
 
 def _list_nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str]:
-    """Tell the nodes by the kernel's own files, else by numactl, else by the CPUs' places."""
+    """Return the nodes from the kernel's own files, else numactl, else the CPUs' nodes."""
     files = _parse_kernel_nodes(texts.get("numa.txt", ""))
     if not files:
         files = _parse_numactl_nodes(texts.get("numactl-hardware.txt", ""))

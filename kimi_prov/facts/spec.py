@@ -1,4 +1,4 @@
-"""Spec sheets: a quote becomes a facts document, and says where each value came from."""
+"""Turn a spec sheet into a facts document, with the source of each value."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ Origins = dict[str, str]
 
 
 def read_sheet(path: Path, catalogue: Catalogue) -> Facts:
-    """Return the facts that a spec sheet tells; null is what it does not.
+    """Return the facts of a spec sheet; null is unknown.
 
-    Raises UserError naming file, line and key for a sheet that is not whole or names a part that
-    the catalogue does not know.
+    Raises UserError with file, line and key for an invalid sheet, or a part that the catalogue does
+    not have.
     """
     return parse_sheet(
         documents.read_document(path, what="a spec sheet", limit=_MAX_BYTES, fix=_EXAMPLES),
@@ -61,7 +61,7 @@ def read_sheet(path: Path, catalogue: Catalogue) -> Facts:
 
 
 def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
-    """Return the facts of a sheet whose text was read; raises UserError that names all faults."""
+    """Return the facts of a sheet whose text was read; raises UserError with all faults."""
     written = SourceText(document.text)
     value = document.yaml(_EXAMPLES)
     sheet, faults = _check_sheet(value, catalogue, _choose_name(document.name), written.spelling)
@@ -72,7 +72,7 @@ def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
 
 
 def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa: ANN401
-    """Return the facts of a parsed sheet; raises MisfitError. `detail` says where it came from."""
+    """Return the facts of a parsed sheet; raises MisfitError. `detail`: the source of the sheet."""
     sheet, faults = _check_sheet(value, catalogue, detail, lambda _path: None)
     if faults:
         raise faults[0]
@@ -80,7 +80,7 @@ def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa:
 
 
 def _choose_name(name: str) -> str:
-    """Name a sheet that does not name itself: by its file."""
+    """Return the default name of a sheet, from its file's name."""
     return clean_text.clean_line(name.rsplit("/", 1)[-1].rsplit(".", 1)[0])[:200] or "unnamed"
 
 
@@ -90,9 +90,9 @@ def _check_sheet(
     name: str,
     spelling: Callable[[documents.Key], str | None],
 ) -> tuple[Any, list[MisfitError]]:
-    """Return a sheet in its schema's form, and everything that is wrong with it as it is written.
+    """Return a sheet in its schema's form, and all faults by its original keys.
 
-    The sheet is whole where nothing is.
+    Without faults the sheet is complete.
     """
     schema = schemas.load("spec")
     rewritten = spec_notations.rewrite_sheet(value, schema, name=name, spelling=spelling)
@@ -107,9 +107,9 @@ def _check_sheet(
 
 
 def _find_unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
-    """Yield what the catalogue does not know, and what no machine of these parts can be.
+    """Yield unknown parts, and combinations of parts that no machine can have.
 
-    `torn` are the parts of the sheet that do not satisfy the schema.
+    `torn`: the parts of the sheet that do not satisfy the schema.
     """
     cpu = sheet.get("cpu")
     if isinstance(cpu, dict) and isinstance(cpu.get("model"), str):
@@ -211,7 +211,7 @@ def _to_int_if_whole(value: Any) -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True)
 class _Processors:
-    """All sockets: the catalogue's row, with what the sheet gives laid over it."""
+    """All sockets: the catalogue's row, with the sheet's values over it."""
 
     row: Cpu
     sockets: int
@@ -231,7 +231,7 @@ class _Processors:
         return self.cores * self.sockets
 
     def threads(self, first: int, past: int) -> list[int]:
-        """Numbers of these cores' threads: Linux counts one of every core, then the second ones."""
+        """Return the numbers of these cores' threads: Linux counts first ones, then second ones."""
         cores = range(first, past)
         return [core + n * self.total_cores for n in range(self.threads_per_core) for core in cores]
 
@@ -301,7 +301,7 @@ def _make_misfit(kind: str, path: tuple[str | int, ...], error: UserError) -> Mi
 
 
 def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[NodeFacts]:
-    """Cores and memory in equal parts, in order."""
+    """Return nodes with equal parts of cores and memory, in order."""
     bounds = [n * cpu.total_cores // cpu.nodes for n in range(cpu.nodes + 1)]
     return [
         {
@@ -316,7 +316,7 @@ def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[NodeFacts]:
 
 
 def _count_memory_bytes(sheet: Sheet) -> int:
-    """Modules are sold in GiB, whatever the paper says."""
+    """Return the bytes of memory: modules are sold in GiB."""
     modules, size = sheet.get("dimms"), sheet.get("dimm_gb")
     gib: int = modules * size if modules and size else sheet["total_gb"]
     return gib * _GIB
@@ -360,14 +360,14 @@ def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> MemoryFact
 
 
 def _choose_memory_speed(speed: int | None, cpu: _Processors) -> int | None:
-    """Memory runs no faster than the processor takes it."""
+    """Return the memory's speed, limited by the processor's maximum."""
     if speed is None or cpu.fastest_mt_s is None:
         return speed
     return min(speed, cpu.fastest_mt_s)
 
 
 def _count_populated_channels(dimms: int | None, cpu: _Processors) -> int | None:
-    """Channels with a module: one for each channel first, sockets in turn."""
+    """Return the channels with a module: modules fill each channel first, sockets in turn."""
     if dimms is None or cpu.channels is None:
         return None
     shares = [dimms // cpu.sockets + (n < dimms % cpu.sockets) for n in range(cpu.sockets)]
@@ -375,7 +375,7 @@ def _count_populated_channels(dimms: int | None, cpu: _Processors) -> int | None
 
 
 def _compute_bandwidth(cpu: _Processors, populated: int | None, mt_s: int | None) -> int:
-    """Bytes a second of the channels that have modules; of all of them where that is not told."""
+    """Return bytes a second of the channels with modules, or of all channels if unknown."""
     full = cpu.bandwidth_gb_s * cpu.sockets * _GB
     if populated is None or cpu.channels is None:
         return round(full)
@@ -397,7 +397,7 @@ def _make_disks(sheet: Sheet) -> list[DiskFacts]:
 
 
 def _make_group(sheet: Sheet) -> GroupFacts | None:
-    """Return how many hosts serve one model together, and what joins them; None for one alone."""
+    """Return the number of hosts that serve together, and their link; None for a single host."""
     hosts, link = sheet.get("hosts", 1), sheet.get("link")
     if hosts == 1:
         return None
@@ -507,7 +507,7 @@ def _make_nvidia(
 
 
 def _make_links(gpus: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
-    """Return links between each two GPUs, or None where neither sheet nor catalogue tells."""
+    """Return links between each two GPUs; None if neither sheet nor catalogue has them."""
     row, nvlink = gpus[0]
     if any(other != gpus[0] for other in gpus):
         return None
@@ -563,7 +563,7 @@ def _make_system(
 
 
 def _find_price_faults(sheet: Sheet) -> Iterator[MisfitError]:
-    """Yield what is wrong between the keys of a price."""
+    """Yield contradictions between the keys of a price."""
     amounts = [key for key in ("purchase", "hourly") if key in sheet]
     if amounts and ("currency" not in sheet or "usd_per_unit" not in sheet):
         yield MisfitError(

@@ -1,4 +1,4 @@
-"""Numbers as people write them: with their units, and with marks between thousands."""
+"""Parse numbers as people write them: with units, and with thousands separators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {
 
 
 def strip_unit(text: str, key: str) -> str:
-    """Take the unit away that the name of the key says already."""
+    """Remove a unit that the key's name holds already."""
     for end, units in _UNITS.items():
         if key.endswith(end):
             unit = next((u for u in units if text.lower().endswith(u)), "")
@@ -30,7 +30,7 @@ def strip_unit(text: str, key: str) -> str:
 
 
 def parse_number(text: str, *, grouped: bool) -> float | str | None:
-    """Read a number; text is what is wrong with one that has two meanings, None is no number."""
+    """Return the number; a text that explains an ambiguous one; None for no number."""
     if DOTTED.match(text):
         return describe_ambiguity(text)
     if _PLAIN.match(text):
@@ -46,7 +46,7 @@ def parse_number(text: str, *, grouped: bool) -> float | str | None:
 
 
 def describe_ambiguity(text: str) -> str:
-    """Say which numbers a text with points may be."""
+    """Return a message with the possible numbers of a text with points."""
     bare = text.replace(".", "")
     if text.count(".") > 1:
         return f"{text}: write {bare}; a point stands before decimals alone"

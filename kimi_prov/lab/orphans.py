@@ -1,7 +1,7 @@
 """Processes of a lab that have no record: SSH sessions to its hosts, interrupted starts.
 
-They are recognised by what they hold (an open connection to a lab host, the lab's mark in their
-environment), never by their name.
+They are recognised by an open connection to a lab host, or by the lab's id in their environment,
+never by their name.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def end_sessions(lab: Lab, state: LabState) -> None:
 
 
 def end_unrecorded(lab: Lab) -> None:
-    """End what carries the lab's mark: a machine whose record was lost."""
+    """End processes with the lab's id: machines whose record was lost."""
     _end_processes(_find_marked(lab))
 
 
 def has_processes(lab: Lab) -> bool:
-    """Whether anything carries the lab's mark."""
+    """Whether a process has the lab's id in its environment."""
     return any(True for _ in _find_marked(lab))
 
 

@@ -1,4 +1,4 @@
-"""qemu hosts: a kernel of their own, two sockets and two NUMA nodes, no privileges needed."""
+"""qemu hosts: a kernel of their own, two sockets and two NUMA nodes; needs no privileges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QEMU = "qemu-system-x86_64"
 INSTALL = "apt-get install qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fakeroot"
 TOOLS = (QEMU, "qemu-img", "mmdebstrap", "mke2fs")
-# The wire between the guests of one lab: frames as multicast on the loopback, no privilege needed.
+# The network between the guests of one lab: frames as multicast on the loopback, unprivileged.
 _WIRE_GROUP = "230.93.0.1"
 _KVM_TIMEOUT_S = 5.0
 
@@ -89,7 +89,7 @@ def make_command(
 
 
 def find_obstacle() -> str | None:
-    """Say why qemu hosts cannot run on this machine; None when they can."""
+    """Return why qemu hosts cannot run on this machine; None when they can."""
     tools = TOOLS if os.geteuid() == 0 else (*TOOLS, "fakeroot")
     missing = [tool for tool in tools if find_tool(tool) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Files that turn the common image into one host: name, keys, addresses, resolver."""
+"""The files that make the common image one host: name, keys, addresses, resolver."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) 
         make_hosts_file(lab),
         SeedFile("etc/ssh/ssh_host_ed25519_key", host_key.read_bytes(), 0o600),
         SeedFile("etc/ssh/ssh_host_ed25519_key.pub", host_key.with_suffix(".pub").read_bytes()),
-        # One place for both accounts: a key file in a home folder would need its owner's number.
+        # One file for both accounts: a key file in a home folder would need its owner's uid.
         SeedFile("etc/ssh/lab_authorized_keys", key),
         SeedFile(
             "etc/ssh/sshd_config.d/lab.conf",

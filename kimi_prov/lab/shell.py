@@ -1,4 +1,4 @@
-"""Runs the system's own tools; each failure names its command."""
+"""Run the system's own tools; each failure names its command."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def run_tool(
 def _run_group(
     argv: list[str], text: str, timeout: float, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end; an interruption or the time limit ends all that the command has started."""
+    """Run to the end; an interruption or the time limit ends all processes of the command."""
     with subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,

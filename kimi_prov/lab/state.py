@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab
 
 
-# Name of the environment variable that holds a lab's ident in all that the lab starts.
+# Environment variable that holds a lab's id in every process that the lab starts.
 MARK = "KIMI_PROV_LAB"
 
 
 def find_state_home() -> Path:
-    """Folder of all labs' state: $XDG_STATE_HOME/kimi-prov/lab."""
+    """Return the folder of all labs' state: $XDG_STATE_HOME/kimi-prov/lab."""
     return user_dirs.find_state_home() / "lab"
 
 
@@ -65,11 +65,11 @@ class LabState:
         return HostState(self.folder / "hosts" / name)
 
     def shared(self, path: str) -> Path:
-        """Folder that every host which shares `path` has there."""
+        """Return the folder that all hosts which share `path` mount there."""
         return self.folder / "shared" / quote(path, safe="")
 
     def host_names(self) -> list[str]:
-        """Hosts that have left something on the disk."""
+        """Names of the hosts that have state on the disk."""
         folder = self.folder / "hosts"
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
@@ -82,7 +82,7 @@ class HostState:
 
     @property
     def kind_file(self) -> Path:
-        """Names the kind the host runs as, which the inventory may have asked otherwise."""
+        """File with the kind as which the host runs; the inventory may declare another."""
         return self.folder / "kind"
 
     @property
@@ -92,12 +92,12 @@ class HostState:
 
     @property
     def wired_file(self) -> Path:
-        """Holds the pid that a cable was laid to: an nspawn host without one never boots."""
+        """File with the pid that has a cable: an nspawn host without one never boots."""
         return self.folder / "wired"
 
     @property
     def console(self) -> Path:
-        """What the machine printed on its console."""
+        """The output of the machine's console."""
         return self.folder / "console.log"
 
     @property
@@ -122,7 +122,7 @@ class HostState:
         return image
 
     def console_tail(self, lines: int = 6) -> str:
-        """Return the last lines that the machine printed on its console, in one line."""
+        """Return the last lines of the machine's console, as one line."""
         if not self.console.exists():
             return "(nothing)"
         return " | ".join(self.console.read_text(errors="replace").strip().splitlines()[-lines:])
@@ -156,8 +156,8 @@ def read_start_time(pid: int) -> str | None:
     return None if fields[0] == "Z" else fields[19]
 
 
-# Runs before the machine's own program and in its process: no moment exists in which the machine
-# runs and is not on record. $0 is the pid file, the rest the program.
+# Runs in the machine's process before its own program, so that the machine is recorded before it
+# runs. $0 is the pid file, the other words are the program.
 _RECORD_AND_EXEC = (
     "read -r s < /proc/$$/stat; n=0; for i in ${s##*) }; do "
     "n=$((n+1)); [ $n = 20 ] && t=$i; done; "
@@ -168,8 +168,8 @@ _RECORD_AND_EXEC = (
 def launch_host(command: list[str], host: HostState, mark: str) -> None:
     """Start the host's program in a session of its own, its output going to the console file.
 
-    `mark` stands in its environment, so that it can be found even without its record.
-    Returns when the process has put itself on record, which it does before it becomes the program.
+    `mark` is in its environment, so that it can be found without its record.
+    Returns when the process has recorded itself, which it does before it starts the program.
     """
     host.pid_file.unlink(missing_ok=True)
     run_tool(
@@ -212,17 +212,17 @@ def kill_process(host: HostState) -> None:
 
 
 def remove_empty_homes() -> None:
-    """Remove the folders above a lab's state that are empty now."""
+    """Remove the empty folders above a lab's state."""
     for folder in (find_state_home(), find_state_home().parent):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of state with all that is in it; nothing happens where there is none.
+    """Remove a folder of state with its content, if it exists.
 
     Raises:
-        UserError: something is mounted in it, which is this machine's own.
+        UserError: a file system of this machine is mounted in it.
 
     """
     if not folder.exists():
@@ -233,7 +233,7 @@ def remove_tree(folder: Path) -> None:
         if Path(row.mountpoint).is_relative_to(folder.resolve())
     ]
     if mounted:
-        # What builds an image mounts /proc, /sys and /dev, and outlives a killed `kimi-prov`.
+        # The build of an image mounts /proc, /sys and /dev, and outlives a killed `kimi-prov`.
         raise UserError(
             f"{folder} is to be removed, and {', '.join(sorted(mounted))} is mounted in it",
             fix="end the program that mounted it (ps aux | grep mmdebstrap), then `umount` each",

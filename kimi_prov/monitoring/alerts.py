@@ -1,4 +1,4 @@
-"""The alerts as `alerts.yaml` decides them."""
+"""The alerts as `alerts.yaml` defines them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Alert:
     name: str
     title: str
     severity: str
-    # How long the expression has to hold, as Prometheus writes durations.
+    # How long the expression has to hold, in Prometheus's form of durations.
     hold: str
     expression: str
     summary: str
@@ -29,7 +29,7 @@ class Alert:
 
     @property
     def page(self) -> str:
-        """Its page, relative to the top of a checkout."""
+        """The alert's page, relative to the top of a checkout."""
         return f"docs/alerts/{self.name}.md"
 
 

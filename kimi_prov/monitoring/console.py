@@ -1,4 +1,4 @@
-"""The console of our own: one page that asks Prometheus and draws by itself, without Grafana.
+"""Our own console: one page that queries Prometheus and draws by itself, without Grafana.
 
 Prometheus serves it as a console template, in which two opening braces would begin an action: the
 page has none.
@@ -44,7 +44,7 @@ def make_page() -> str:
         }
         for title, panels in ROWS
     ]
-    # No end of a script, and no pair of braces, can come out of a text.
+    # No text may hold the end of a script or a pair of braces.
     data = json.dumps(rows, indent=1).replace("<", "\\u003c").replace("{{", "{\\u007b")
     page = (_SOURCE / "kimi.html").read_text(encoding="utf-8")
     for mark, text in (
@@ -57,6 +57,6 @@ def make_page() -> str:
 
 
 def _make_script() -> str:
-    """Return the script without its comments: a template of Prometheus loses them too."""
+    """Return the script without its comments, which a template of Prometheus loses too."""
     lines = (_SOURCE / "draw.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("//"))

@@ -1,4 +1,4 @@
-"""Every file that is made from the definitions here, for `make docs` and the test that holds it."""
+"""Generate every file from the definitions here, for `make docs` and its test."""
 
 from __future__ import annotations
 

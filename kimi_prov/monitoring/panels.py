@@ -1,4 +1,4 @@
-"""What is drawn: each panel once, for Grafana's dashboards and for the consoles of our own.
+"""Definitions of the panels, for Grafana's dashboards and for our own consoles.
 
 Decides: which panels show the metrics.
 Held by: tests/unit/monitoring/test_names.py, tests/component/monitoring/test_names_shown.py,

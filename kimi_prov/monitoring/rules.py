@@ -1,4 +1,4 @@
-"""The rules for Prometheus: signals that are recorded, and the alerts on them.
+"""The rules for Prometheus: recorded signals, and the alerts on them.
 
 Decides: which alerts there are, what they say, and their pages (the rules for Prometheus).
 """
@@ -14,12 +14,12 @@ from kimi_prov.monitoring.series import SIGNALS, fill
 
 HEAD = "# Made from kimi_prov/monitoring by `make docs`; do not edit.\n"
 _WINDOW = "5m"
-# The page of all alerts, which the monitor shows beside the consoles.
+# The monitor's page of all alerts, beside the consoles.
 ALERTS_CONSOLE = "kimi-alerts.html"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes expressions of several lines as they are read."""
+    """Keeps the lines of expressions."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -37,7 +37,7 @@ def _dump(groups: list[dict[str, Any]]) -> str:
 
 
 def make_recording_rules() -> str:
-    """Return the file of the recording rules: one name for both engines, by host and engine."""
+    """Return the file of recording rules: one name for both engines, by host and engine."""
     rows = [
         {
             "record": signal.recorded,

@@ -1,8 +1,8 @@
-"""What is measured, by one name for both engines, and how each engine's own metrics give it.
+"""Signals by one name for both engines, with the expression of each engine's own metrics.
 
-Expressions are PromQL with words to fill in: `<sel>` is what selects hosts, `<by>` the labels that
-are kept, `<w>` the window of a rate. vLLM's names hold for 0.19 to 0.33, sglang's for sglang-kt
-0.7.2; tests hold each against a real /metrics.
+Expressions are PromQL with placeholders: `<sel>` selects hosts, `<by>` the labels that are kept,
+`<w>` is the window of a rate. vLLM's names hold for 0.19 to 0.33, sglang's for sglang-kt 0.7.2;
+tests compare each with a real /metrics.
 
 Decides: which panels show the metrics (the names of each engine's metrics).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Signal:
-    """One thing that an engine tells, as the metrics of either engine give it."""
+    """A signal of an engine, with the expression of either engine's metrics."""
 
     name: str
     vllm: str
@@ -22,11 +22,11 @@ class Signal:
 
     @property
     def recorded(self) -> str:
-        """The name under which the rules keep it, by host and engine."""
+        """The name of the recorded signal, by host and engine."""
         return f"kimi:{self.name}"
 
     def expression(self) -> str:
-        """Return the expression that gives it for whichever engine a host runs."""
+        """Return the expression of the signal for either engine of a host."""
         return f"({self.vllm}) or ({self.sglang})"
 
 
@@ -39,7 +39,7 @@ def _make_rate(metric: str, more: str = "") -> str:
 
 
 def make_quantile(share: str, metric: str) -> str:
-    """Return the expression of a share of a histogram, `metric` with its engine's prefix."""
+    """Return the expression of a quantile of a histogram; `metric` has its engine's prefix."""
     return f"histogram_quantile({share}, sum by (<by>, le) (rate({metric}_bucket{{<sel>}}[<w>])))"
 
 
@@ -54,13 +54,13 @@ def _make_latency_signals(name: str, metric: str) -> tuple[Signal, ...]:
     )
 
 
-# What holds files; a RAM disk is as large as what lies in it.
+# File systems with files; a RAM disk is left out, because it is always as large as its content.
 FILE_SYSTEMS = 'fstype!~"tmpfs|ramfs|devtmpfs|overlay|squashfs|iso9660|autofs|nsfs|fuse.*"'
 FIRST_TOKEN, BETWEEN_TOKENS = "time_to_first_token_seconds", "inter_token_latency_seconds"
 SIGNALS: tuple[Signal, ...] = (
     Signal("requests_running", _sum("vllm:num_requests_running"), _sum("sglang:num_running_reqs")),
     Signal("requests_waiting", _sum("vllm:num_requests_waiting"), _sum("sglang:num_queue_reqs")),
-    # sglang counts generation_tokens_total when a request ends; this one at every step.
+    # sglang counts generation_tokens_total when a request ends; this metric at every step.
     Signal(
         "answer_tokens_per_second",
         _make_rate("vllm:generation_tokens_total"),
@@ -71,7 +71,7 @@ SIGNALS: tuple[Signal, ...] = (
         _make_rate("vllm:prompt_tokens_total"),
         _make_rate("sglang:realtime_tokens_total", ',mode=~"prefill_.*"'),
     ),
-    # Whatever moves when anything is computed: a long prompt gives no token for minutes, but steps.
+    # A counter that grows with any work: a long prompt gives no token for minutes, but steps.
     Signal(
         "steps_per_second",
         f"{_make_rate('vllm:iteration_tokens_total_count')} + "
@@ -80,7 +80,7 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     *_make_latency_signals("first_token", FIRST_TOKEN),
     *_make_latency_signals("between_tokens", BETWEEN_TOKENS),
-    # Of one request.
+    # Signals of one request.
     Signal(
         "request_tokens_per_second",
         f"{_make_rate(f'vllm:{BETWEEN_TOKENS}_count')} / "
@@ -99,7 +99,7 @@ SIGNALS: tuple[Signal, ...] = (
         f"{_make_rate('vllm:prefix_cache_queries_total')}",
         f"{_make_rate('sglang:cached_tokens_total')} / {_make_rate('sglang:prompt_tokens_total')}",
     ),
-    # vLLM preempts, sglang retracts: an answer is put back for want of cache and computed again.
+    # vLLM preempts, sglang retracts: an answer is interrupted for lack of cache, and recomputed.
     Signal(
         "preemptions_per_second",
         _make_rate("vllm:num_preemptions_total"),
@@ -110,9 +110,9 @@ BY_NAME = {signal.name: signal for signal in SIGNALS}
 
 
 def fill(expression: str, *, by: str, sel: str, window: str) -> str:
-    """Return an expression with its words filled in; `sel` may be empty, and `by` for all in one.
+    """Return an expression with its placeholders filled in; `sel` and `by` may be empty.
 
-    `<gpu>` becomes the labels that tell GPUs apart: those of one host alone, where engines are.
+    `<gpu>` becomes the labels of a GPU: for one host with its index, else only the host.
     """
     gpu = "host, gpu" if "engine" in by else "host"
     filled = expression if by else expression.replace("<by>, ", "").replace(" by (<by>) ", "")

@@ -1,4 +1,4 @@
-"""The private folder of a run: made for this user alone, removed with whatever a dead run left."""
+"""The private folder of a run: only this user enters it; folders of dead runs are removed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _RUN = "run"
 
 @contextmanager
 def make_private_folder(run_id: str) -> Iterator[PrivateFolder]:
-    """Make the folder of the run `run_id`, and remove it at the end.
+    """Create the folder of the run `run_id`, and remove it at the end.
 
-    A lock on a file in it is held as long as the run lives: a process id would be another's in
-    another PID namespace that shares the directory. Where nobody was left to clean up after an
-    earlier run (it was killed together with its watchdog), its folder and processes go first.
+    The run holds a lock on a file in it: a process id could be another process's in another PID
+    namespace that shares the directory. If an earlier run was killed together with its watchdog,
+    its folder and processes are removed first.
     """
     usual = Path(tempfile.gettempdir())
     base = usual if len(str(usual)) <= _MAX_LENGTH else Path("/tmp")  # noqa: S108 - mkdtemp is safe
@@ -53,13 +53,13 @@ def _remove_leftovers(base: Path) -> None:
             about = folder.lstat()
             if not named or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
                 continue
-            # An older version of ours held no lock.
+            # An older version held no lock.
             if Path(f"/proc/{named.group(1)}").exists():
                 continue
             with (folder / _RUN).open() as left:
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 run_id = left.read()
-                # Without its words it was made a moment ago, and is about to be locked.
+                # An empty file was created a moment ago, and its run is about to lock it.
                 if not run_id:
                     continue
                 cancel.end_run(run_id, folder)

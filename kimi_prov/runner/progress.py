@@ -1,6 +1,6 @@
-"""How far long work on a machine is: reported by action plugins, read by the command line.
+"""Progress of long work on a machine: action plugins report it, the command line reads it.
 
-The two sides meet in a file of JSON lines that only the operator may read.
+It goes through a file of JSON lines that only the operator may read.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INTERVAL_S = 5.0
-# Logs that are followed for days pass through the file: what was read makes room.
+# Logs that are followed for days pass through the file: lines that were read make room.
 _MAX_BYTES = 8 << 20
-# Nobody waits longer for the reader of a file that is this full.
+# A writer waits at most so long for the reader of a full file.
 _FULL_S = 30.0
-# The year 2200: what is later is no time of a machine.
+# The year 2200: no time of a machine is later.
 _LATEST_US = 7_258_118_400_000_000
 _last: dict[tuple[str, str], tuple[float, str]] = {}
 
 
 class Display(Protocol):
-    """Ansible's own output, as far as it is used here."""
+    """The method of Ansible's own display that is used here."""
 
     def display(self, msg: str) -> None:
         """Show one line."""
@@ -51,9 +51,9 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """How far one host is in one piece of work. Bytes, bytes per second, seconds.
+    """Progress of one host in one piece of work. Bytes, bytes per second, seconds.
 
-    `entries`: lines of its journals, `document`: what it is at, where these are what was asked for.
+    `entries`: lines of journals, for `logs`; `document`: the host's status, for `status`.
     """
 
     host: str
@@ -74,7 +74,7 @@ class ProgressUpdate:
 
 
 def report_progress(display: Display, host: str, update: Mapping[str, Any]) -> None:
-    """Report how far `host` is.
+    """Report the progress of `host`.
 
     Under `kimi-prov` a line goes to the file that KIMI_PROV_PROGRESS names; under a plain
     ansible-playbook a sentence goes to the screen, at most every five seconds for each phase.
@@ -100,7 +100,7 @@ def report_progress(display: Display, host: str, update: Mapping[str, Any]) -> N
 
 
 def _append_line(path: str, data: bytes) -> None:
-    """Append to the file once it has room: whoever reads it makes that."""
+    """Append to the file once it has room, which its reader makes."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         full = time.monotonic() + _FULL_S
@@ -114,7 +114,7 @@ def _append_line(path: str, data: bytes) -> None:
 
 
 class ProgressReader:
-    """Reads what was appended since the last call; lines that are not whole yet stay for later.
+    """Reads the lines that were appended since the last call; an incomplete line waits.
 
     A file that has grown large is emptied once it was read to its end.
     """
@@ -124,7 +124,7 @@ class ProgressReader:
         self._offset = 0
 
     def read(self) -> list[ProgressUpdate]:
-        """Return the new updates in order; a line that makes no sense is left out."""
+        """Return the new updates in order; an invalid line is left out."""
         try:
             with self._path.open("r+b") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -162,7 +162,7 @@ def _parse_update(document: Mapping[str, Any]) -> ProgressUpdate:
 
 
 def parse_entries(rows: object) -> tuple[LogEntry, ...]:
-    """Read lines of a journal as a machine tells them; what has no time is none."""
+    """Read a machine's lines of a journal; a row without a time is left out."""
     entries = []
     for row in rows if isinstance(rows, list) else ():
         at = row.get("time_us") if isinstance(row, Mapping) else None
@@ -182,7 +182,7 @@ def _parse_float(value: float | None) -> float | None:
 
 
 def format_amounts(update: ProgressUpdate) -> str:
-    """Write bytes, share, rate and time left, as far as they are known."""
+    """Write bytes, share, rate and time left, if they are known."""
     parts = []
     if update.total_bytes:
         done = update.done_bytes or 0

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is written down."""
+"""Keep secrets out of logs and documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PATTERNS = (
     # user:password@ in the URL of an index or a mirror
     (re.compile(r"(://[^/\s:@'\"]+:)[^/\s@'\"]+(@)"), rf"\1{MASK}\2"),
 )
-# Inventory variables whose value is itself a secret, and those that name a file that holds one.
+# Inventory variables whose value is a secret, and those that name a file that holds one.
 _VALUES = re.compile(r"ansible_(?:.*_)?pass(?:word|phrase)?\Z")
 _PROXIES = frozenset({"kimi_http_proxy", "kimi_https_proxy"})
 _FILES = frozenset(
@@ -48,7 +48,7 @@ _FILES = frozenset(
 
 
 class Masker:
-    """Replaces whatever looks like a secret, and the secrets that it was given."""
+    """Replaces texts that look like secrets, and the secrets that it knows."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: set[str] = set()
@@ -56,7 +56,7 @@ class Masker:
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Remember further values; those too short to differ from ordinary words are not taken."""
+        """Add secrets; values too short to differ from ordinary words are not added."""
         fresh = {value.strip() for value in values} - self._values
         for value in fresh:
             if len(value) >= _MIN_LENGTH:
@@ -76,7 +76,7 @@ class Masker:
 def make_masker(
     hosts: Mapping[str, Mapping[str, Any]], base: Path, secrets: Iterable[str]
 ) -> Masker:
-    """Return a masker that knows the secrets of an inventory's variables, and those given."""
+    """Return a masker that knows the secrets of an inventory's variables, and further ones."""
     masker = Masker(secrets)
     for variables in hosts.values():
         masker.add(find_variable_secrets(variables, base))
@@ -123,7 +123,7 @@ def find_variable_secrets(variables: Mapping[str, Any], base: Path) -> set[str]:
 
 
 def _find_login_secrets(url: str) -> set[str]:
-    """Return the password of `scheme://user:password@host`, as it stands there and as it is."""
+    """Return the password of `scheme://user:password@host`, as written and decoded."""
     login = url.partition("://")[2].rpartition("@")[0]
     password = login.partition(":")[2]
     return {password, unquote(password)} if password else set()
@@ -142,9 +142,9 @@ def find_plan_secrets(plan: MachinePlan) -> set[str]:
 
 
 def find_file_secrets(path: Path) -> set[str]:
-    """Return each line of a secret file, and what follows a NAME: or NAME= in it.
+    """Return each line of a secret file, and the rest of a line after NAME: or NAME=.
 
-    Nothing if it cannot be read.
+    Empty if the file cannot be read.
     """
     try:
         path = path.expanduser()

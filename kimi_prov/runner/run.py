@@ -1,4 +1,4 @@
-"""Runs one playbook through ansible-runner, shows how it goes, and can be interrupted."""
+"""Run one playbook through ansible-runner, show its progress, and end it when interrupted."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from kimi_prov.runner.progress import ProgressUpdate
 
 _POLL_INTERVAL_S = 0.1
-# Only this module writes what Ansible prints, and masks it.
+# Only this module writes Ansible's output, masked.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
 
 
 class Screen(Protocol):
-    """Where a person looks while it runs."""
+    """What shows the progress of a run."""
 
     def start(self, title: str) -> None:
         """Begin."""
 
     def event(self, event: Event) -> None:
-        """Show what a host does."""
+        """Show an event of a host."""
 
     def progress(self, update: ProgressUpdate) -> None:
-        """Show how far long work is."""
+        """Show the progress of long work."""
 
     def tick(self) -> None:
-        """Take the time to refresh; called several times a second."""
+        """Refresh; called several times a second."""
 
     def say(self, line: str) -> None:
         """Show one line."""
 
     def stop(self) -> None:
-        """End; nothing moves on the screen any more."""
+        """End; the screen does not change any more."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended: what it came to, where it is kept, and the key where one came."""
+    """A run that has ended: its outcome, its folder, and the operator's key if there is one."""
 
     outcome: Outcome
     folder: Path
@@ -69,7 +69,7 @@ class FinishedRun:
 
 
 class _Interrupt:
-    """Remembers that a signal came; the run itself decides when to look."""
+    """Stores the signal that came; the run looks for it between events."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -79,7 +79,7 @@ class _Interrupt:
 
 
 def import_ansible_runner() -> Callable[..., Any]:
-    """Import ansible-runner, which takes a quarter of a second; return what makes its runners."""
+    """Import ansible-runner, which takes a quarter of a second; return its factory of runners."""
     from ansible_runner.interface import init_command_config  # noqa: PLC0415
 
     return cast("Callable[..., Any]", init_command_config)
@@ -88,10 +88,10 @@ def import_ansible_runner() -> Callable[..., Any]:
 def run_playbook(
     request: Request, inventory: Inventory, screen: Screen, *, inherit: Sequence[int] = ()
 ) -> FinishedRun:
-    """Run the playbook to its end, or to an interruption.
+    """Run the playbook to its end or to an interruption.
 
-    `inherit` are file descriptors of locks that are to outlive a killed command line until the
-    last process of its run has ended. Raises UserError where the run could not begin.
+    `inherit`: file descriptors of locks, which stay held after the command line was killed until
+    the last process of its run has ended. Raises UserError where the run could not begin.
     """
     masker = redaction.make_masker(inventory.machines, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
@@ -125,7 +125,7 @@ def run_playbook(
 
 
 class _Work:
-    """ansible-runner in a thread of its own; what it reports comes out of a queue."""
+    """ansible-runner in a thread of its own, which puts its events into a queue."""
 
     def __init__(
         self,
@@ -160,15 +160,15 @@ class _Work:
 
     @property
     def running(self) -> bool:
-        """Whether it still goes on."""
+        """Whether the playbook still runs."""
         return self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Tell ansible-runner to give up, too; the processes are ended by others."""
+        """Make ansible-runner stop; its processes are ended elsewhere."""
         self._cancelled.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread, at most so long."""
+        """Wait for the thread for at most `timeout_s` seconds."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
@@ -202,7 +202,7 @@ class _Work:
 def _follow_run(
     work: _Work, outcome: Outcome, screen: Screen, masker: redaction.Masker, interrupt: _Interrupt
 ) -> None:
-    """Show what comes until the playbook ends or somebody interrupts."""
+    """Show events until the playbook ends or a signal interrupts it."""
     while not interrupt.name:
         running = work.running
         while not work.queue.empty() or (running and _wait_moment(work)):
@@ -227,14 +227,14 @@ def _follow_run(
 
 
 def _wait_moment(work: _Work) -> bool:
-    """Sleep a moment, unless an event is there already."""
+    """Sleep a moment, unless an event is waiting."""
     if work.queue.empty():
         time.sleep(_POLL_INTERVAL_S)
     return not work.queue.empty()
 
 
 def _end_run(work: _Work, private: PrivateFolder, run_id: str, *, everything: bool) -> list[int]:
-    """End the run's processes: all of them, or after a good end the shared connections alone."""
+    """End the run's processes: all, or after a normal end only the shared connections."""
     if everything or work.running:
         work.cancel()
         left = cancel.end_run(run_id, private.folder)
@@ -248,7 +248,7 @@ def _prepare_folder(request: Request, private: PrivateFolder) -> None:
     settings = private.folder / "runner" / "env"
     for folder in (settings.parent, settings, private.sockets, private.temporary):
         folder.mkdir(mode=0o700)
-    # Settings that are passed as an argument are dropped where this file is missing.
+    # ansible-runner ignores settings that are passed as an argument if this file is missing.
     (settings / "settings").write_text(json.dumps(_SETTINGS))
     if request.variables:
         private.variables.touch(mode=0o600)

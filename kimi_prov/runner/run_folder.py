@@ -1,4 +1,4 @@
-"""The run folder: what is kept of each run, secrets masked.
+"""The run folder: the log and results that are kept of each run, secrets masked.
 
 Decides: which characters of foreign text are shown (in the folder of a run).
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kimi_prov.runner.redaction import Masker
 
 RESULT = "result.json"
-# The runs of this process, whose command has not ended yet.
+# The runs of this process, while its command has not ended.
 _runs: list[Path] = []
 
 
 def record_exit_code(code: int) -> None:
     """Write the exit code of the command that ends now into result.json of each of its runs.
 
-    Where that cannot be read or written it stays as it is: a command's end is no time to fail.
+    A file that cannot be read or written is left as it is, so that the command does not fail.
     """
     while _runs:
         path = _runs.pop() / RESULT
@@ -56,7 +56,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, command: str, inventory: Path, masker: Masker) -> RunFolder:
-        """Make the folder of a new run, readable by this user alone.
+        """Create the folder of a new run; only this user can read it.
 
         Raises UserError where the state folder cannot be written.
         """
@@ -85,7 +85,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """Everything that Ansible wrote."""
+        """The log of all that Ansible printed."""
         return self.path / "run.log"
 
     def write(self, text: str) -> None:

@@ -9,8 +9,8 @@ from typing import NoReturn
 class EndedError(KeyboardInterrupt):
     """A signal from outside ends the command, as Ctrl-C does.
 
-    Where KeyboardInterrupt itself has gone through code that is made of text, as a dataclass is,
-    `python -m` ends by SIGINT whatever the exit code.
+    A class of its own: when KeyboardInterrupt itself passes through code compiled from text, such
+    as a dataclass, `python -m` ends by SIGINT and not with the exit code.
     """
 
 
@@ -21,6 +21,6 @@ def end(signal_number: int, frame: object) -> NoReturn:
 
 
 def list_ending_signals() -> list[signal.Signals]:
-    """Return SIGTERM and SIGHUP; not SIGHUP where it is ignored, for nohup asks for that."""
+    """Return SIGTERM and SIGHUP, but not SIGHUP where it is ignored, as under nohup."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return [signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])]

@@ -1,4 +1,4 @@
-"""A site's own ansible.cfg under ours: its users, keys and jump hosts; our plugins and roles.
+"""Merge a site's ansible.cfg with ours: its users, keys and jump hosts; our plugins and roles.
 
 Decides: how Ansible reaches the machines: options, passwords, the `ansible.cfg` of a site
   (`ansible.cfg`).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_BYTES = 1 << 20
-# What a site may choose for itself; of all else that our file sets, ours holds.
+# Settings that a site may choose; other settings of our file override the site's.
 _SITE_SETTINGS = {
     ("defaults", "forks"),
     ("defaults", "timeout"),
@@ -30,14 +30,14 @@ _SITE_SETTINGS = {
     ("ssh_connection", "pipelining"),
     ("ssh_connection", "ssh_args"),
 }
-# What has Ansible ask for a password, by the password's kind.
+# Settings that make Ansible ask for a password, by the kind of password.
 _ASKING = (
     ("connection", "defaults", "ask_pass"),
     ("become", "defaults", "become_ask_pass"),
     ("become", "privilege_escalation", "become_ask_pass"),
     ("vault", "defaults", "ask_vault_pass"),
 )
-# What would change how a run goes or where it is written down: the run's log masks secrets.
+# Settings that would change how a run goes or where it is logged: our log masks secrets.
 _LEFT_OUT = {
     "strategy",
     "strategy_plugins",
@@ -50,13 +50,13 @@ _LEFT_OUT = {
     "inventory",
     *(key for _, _, key in _ASKING),
 }
-# Types of Ansible's settings that are paths, and what stands between several.
+# Types of Ansible's settings that are paths, and the separator between several.
 _PATHS = {"path": None, "tmppath": None, "pathspec": ":", "pathlist": ","}
 
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """Text of the configuration to run with; `asks`: connection, become, vault, if to be asked."""
+    """Text of the configuration; `asks`: the kinds of passwords to ask for, as in `Connection`."""
 
     text: str
     asks: frozenset[str] = frozenset()
@@ -66,8 +66,8 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
     """Return the ansible.cfg that Ansible itself would read here; None where it is ours, or none.
 
     As in Ansible: ANSIBLE_CONFIG, the current folder (unless everybody may write there), the home
-    folder, /etc/ansible; what this user may not read is passed over. Raises UserError where
-    ANSIBLE_CONFIG names no file, or one that may not be read: somebody wants that one.
+    folder, /etc/ansible; a file that this user may not read is skipped. Raises UserError where
+    ANSIBLE_CONFIG names no file or an unreadable one, because the user chose that file.
     """
     named = environment.get("ANSIBLE_CONFIG")
     if named:
@@ -89,7 +89,7 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
 
 
 def read(site: Path, own: Path) -> SiteConfig:
-    """Put a site's configuration under ours. Raises UserError where it cannot be read."""
+    """Merge a site's configuration with ours. Raises UserError where it cannot be read."""
     theirs, ours = _parse_config(site), _parse_config(own)
     asks = frozenset(
         kind
@@ -137,13 +137,13 @@ def _is_yes(parser: ConfigParser, file: Path, section: str, key: str) -> bool:
         return parser.getboolean(section, key)
     except ValueError:
         raise UserError(
-            f"{file}: {key} is {parser.get(section, key)!r}, wanted True or False",
+            f"{file}: {key} is {parser.get(section, key)!r}, expected True or False",
             fix=f"edit {file}",
         ) from None
 
 
 def _list_path_settings(own: Path) -> dict[tuple[str, str], str | None]:
-    """Return the settings that are paths, with what stands between several.
+    """Return the settings that are paths, with the separator between several.
 
     Ansible counts paths from the folder of their file.
     """
@@ -159,7 +159,7 @@ def _list_path_settings(own: Path) -> dict[tuple[str, str], str | None]:
 
 
 def _make_absolute(value: str, folder: Path, between: str | None) -> str:
-    """Write a path, or several, so that they hold from everywhere."""
+    """Make a path, or several, absolute."""
     value = value.replace("{{CWD}}", str(Path.cwd()))
     return (between or "").join(
         part if part.startswith(("/", "~", "$", "{{")) else os.path.normpath(folder / part)
@@ -169,7 +169,7 @@ def _make_absolute(value: str, folder: Path, between: str | None) -> str:
 
 
 def _is_readable(file: Path) -> bool:
-    """Tell whether there is a file that this user may read, also where its folder is closed."""
+    """Whether this user may read the file; False if its folder cannot be entered."""
     return os.path.isfile(file) and os.access(file, os.R_OK)  # noqa: PTH113 - Path.is_file raises
 
 

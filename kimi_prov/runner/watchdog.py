@@ -1,8 +1,8 @@
-"""Ends a run whose command line was killed outright, and removes its private folder.
+"""End a run whose command line was killed, and remove its private folder.
 
-A process of its own, in a session of its own: it reads its standard input until the other end is
-closed. Closed without the word `done`, the command line is dead. It inherits the run's lock, so
-that nobody is let in before the last process of the dead run is gone.
+The watchdog is a process in a session of its own. It reads standard input to its end; if the last
+word is not `done`, the command line is dead. It inherits the run's lock, so that no other run
+begins before the last process of the dead run has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DONE = b"done"
 
 
 class Watchdog:
-    """The command line's side: started before the run, dismissed after it."""
+    """The command line's side: it starts the process before the run, and ends it after the run."""
 
     def __init__(self, run_id: str, private: Path, inherit: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
@@ -36,11 +36,11 @@ class Watchdog:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The watchdog's process id."""
         return self._process.pid
 
     def dismiss(self) -> None:
-        """Tell it that all ended well, and wait for it."""
+        """Write the word `done`, and wait for the watchdog's end."""
         self._write(_DONE)
         if self._process.stdin:
             self._process.stdin.close()
@@ -54,7 +54,7 @@ class Watchdog:
             stream.write(data)
             stream.flush()
         except OSError:
-            return  # somebody ended it: the run itself goes on
+            return  # the watchdog was killed: the run itself goes on
 
 
 def watch() -> None:

@@ -1,4 +1,4 @@
-"""A file that describes a load: read as data, every fault of it told at once."""
+"""Read a file that describes a load, and report all its faults at once."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _LENGTHS = ("input_tokens", "output_tokens")
 
 
 def read_load(path: Path) -> dict[str, Any]:
-    """Return what a load file asks for, by the names of `Load`'s fields.
+    """Return the values of a load file by the names of `Load`'s fields.
 
-    Raises UserError for what is no load, and names each key that is wrong with its line.
+    Raises UserError for a file that is no load; it names each wrong key with its line.
     """
     sheet, schema = _read_sheet(path)
     load = _convert_numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
     if not load:
         raise UserError(
-            f"{documents.format_path_name(path)}: this load asks for nothing",
+            f"{documents.format_path_name(path)}: this load requests nothing",
             fix="set users: N, or tokens_per_day: N",
         )
     return load
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """Return how a load is put on a machine: the keys of `bench`, and the lengths beside it.
+    """Return how a load is put on a machine: the keys of `bench`, and the lengths.
 
-    Without numbers of requests at once, `users` is the one. Raises UserError as `read` does.
+    Without numbers of requests at once, `users` is the number. Raises UserError as `read_load`.
     """
     sheet, schema = _read_sheet(path)
     own = _convert_numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
@@ -72,7 +72,7 @@ def _read_sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _convert_numbers(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each number the kind that the schema names: 2.0 of a sheet is a whole number."""
+    """Convert each number to the type in the schema: 2.0 of a spreadsheet is an integer."""
     kinds = {"integer": int, "number": float}
     converted = {}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""A port of this computer that leads to a server: by ssh, or by kubectl."""
+"""A local port that is forwarded to a server: by ssh, or by kubectl."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _POLL_INTERVAL_S = 0.2
 
 @dataclass(frozen=True)
 class Program:
-    """What holds a way open: its command line, what messages call it, and what its end may mean."""
+    """A program that forwards a port: command line, name in messages, and advice at its end."""
 
     line: Sequence[str]
     where: str
     called: str
     fix: str
-    # Takes the way back where another process of the program holds it.
+    # Closes the forwarding where another process of the program holds it.
     back: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
-    # Ctrl-C at the terminal does not reach it.
+    # Ctrl-C at the terminal does not reach the program.
     apart: bool = False
 
 
 class Tunnel:
-    """A program that holds a way open, from its start to `close`."""
+    """A program that forwards a port, from its start to `close`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -78,9 +78,9 @@ class Tunnel:
         )
 
     def opens(self, port: int) -> None:
-        """Wait until the port of this computer takes a connection.
+        """Wait until the local port accepts a connection.
 
-        Raises UserError, exit 4, where the program ends before, or opens none in time.
+        Raises UserError, exit 4, where the program ends before, or opens no port in time.
         """
         until = time.monotonic() + _OPENS_S
         while not is_open(port):
@@ -113,9 +113,9 @@ class Tunnel:
 def open_to_node(
     login: str, local_port: int, node: str, port: int, *, apart: bool = False
 ) -> Tunnel:
-    """Open `ssh -N -L`; one over a connection of yours (ControlPath) is taken back there.
+    """Open `ssh -N -L`; over a shared connection (ControlPath) the forwarding is closed there.
 
-    `apart`: from signals of the terminal.
+    `apart`: signals of the terminal do not reach it.
     """
     forward = ["-L", f"{ADDRESS}:{local_port}:{node}:{port}"]
     line = [*SSH, "-N", "-T", "-o", "ExitOnForwardFailure=yes", *forward, "--", login]
@@ -139,15 +139,15 @@ def open_to_host(
     *,
     apart: bool = False,
 ) -> Tunnel:
-    """Open `ssh -N -L` to a port that a managed machine has for itself.
+    """Open `ssh -N -L` to a port on a managed machine's loopback.
 
-    `login` is ssh's command line as Ansible makes it: program, options, host. Its shared connection
-    is Ansible's own and ends with the run, so this one shares none. `password`: a program that
-    prints it, where the machine takes no key. `apart`: from signals of the terminal.
+    `login` is ssh's command line as Ansible builds it: program, options, host. Ansible's shared
+    connection ends with the run, so this one is not shared. `password`: a program that prints it,
+    where the machine accepts no key. `apart`: signals of the terminal do not reach it.
     """
     program, *options, host = login
     forward = ["-L", f"{ADDRESS}:{local_port}:{ADDRESS}:{port}"]
-    # Of an option that is given twice ssh takes the first.
+    # If an option is given twice, ssh uses the first.
     own = ["ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes"]
     own += [f"BatchMode={'no' if password else 'yes'}", "ServerAliveInterval=15"]
     ours = [word for option in own for word in ("-o", option)]
@@ -167,9 +167,9 @@ def open_to_host(
 def open_to_service(
     kubectl: Kubectl, service: str, local_port: int, port: int, *, apart: bool = False
 ) -> Tunnel:
-    """Open `kubectl port-forward` to a service: to one of its pods, until that one ends.
+    """Open `kubectl port-forward` to a service, which lasts until the chosen pod ends.
 
-    `apart`: from signals of the terminal.
+    `apart`: signals of the terminal do not reach it.
     """
     words = ("port-forward", f"--address={ADDRESS}", f"service/{service}", f"{local_port}:{port}")
     return Tunnel(
@@ -185,13 +185,13 @@ def open_to_service(
 
 
 def is_open(port: int) -> bool:
-    """Whether a port of this computer takes a connection."""
+    """Whether a local port accepts a connection."""
     with socket.socket() as probe:
         return probe.connect_ex((ADDRESS, port)) == 0
 
 
 def is_trusted(port: int, context: ssl.SSLContext) -> bool:
-    """Whether a client with this context accepts the server at a port of this computer.
+    """Whether a client with this context accepts the server at a local port.
 
     Raises OSError where no server answers.
     """
@@ -204,9 +204,9 @@ def is_trusted(port: int, context: ssl.SSLContext) -> bool:
 
 
 def find_free_port(wanted: int | None) -> int:
-    """Return a port of this computer: the one that is wanted, else 8000 or one that is free.
+    """Return a local port: the wanted one, else 8000 or a free one.
 
-    Raises UserError, exit 3, where the wanted one is taken.
+    Raises UserError, exit 3, where the wanted port is taken.
     """
     for port in (_USUAL_PORT, 0) if wanted is None else (wanted,):
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Targets that are data: a spec sheet, a facts file or a recorded folder becomes facts."""
+"""Read targets that are data: a spec sheet, a facts file or a recorded folder becomes facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.documents import Document
 
-# What a spec sheet has at its top, also one whose schema was forgotten.
+# Top-level keys of a spec sheet, by which one without a schema is recognised.
 _SHEET = re.compile(
     r"^(cpus?|processor|memory|ram|gpus?|disks?|storage|nics?|price)\s*:", re.MULTILINE
 )
@@ -29,13 +29,13 @@ _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
 def read(path: Path, command: str) -> Facts:
-    """Read a target, which is data whatever stands in it. Raises UserError for what is none.
+    """Read a target as data; nothing in it is run. Raises UserError for another file.
 
-    `command` is named with the option that takes what is no data.
+    `command` is the command in the message, whose --inventory reads other files.
     """
     if os.path.isdir(path):  # noqa: PTH112  (never raises)
         if not _is_recording(path):
-            raise _make_error(path, "no recording lies in this folder", command)
+            raise _make_error(path, "this folder holds no recording", command)
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
         return recording.read_recording(path)
@@ -50,14 +50,14 @@ def read(path: Path, command: str) -> Facts:
 
 
 def _read_file(path: Path) -> Document:
-    """Read the text of a target. All reading of files from elsewhere happens here."""
+    """Read the text of a target. Only this function reads files from elsewhere."""
     if path != documents.STANDARD_INPUT and not os.path.lexists(path):
         raise UserError(f"{path}: there is no such file{_suggest_name(path)}", fix=KINDS)
     return documents.read_document(path, what="a target", limit=_MAX_BYTES, fix=KINDS)
 
 
 def _detect_kind(path: Path, text: str, command: str) -> str:
-    """Tell a "spec" sheet from "facts" by the schema that the text names, else by its keys."""
+    """Return "spec" or "facts" by the schema that the text names, else by its keys."""
     schema = schemas.named_in(text)
     json_like = text.lstrip().startswith("{")
     if schema in _READERS:
@@ -76,7 +76,7 @@ def _detect_kind(path: Path, text: str, command: str) -> str:
 
 
 def _is_sheet(text: str) -> bool:
-    """Tell whether the keys of a JSON without a schema are those of a spec sheet."""
+    """Whether JSON without a schema has the keys of a spec sheet."""
     from kimi_prov.facts import spec_notations  # noqa: PLC0415
 
     try:
@@ -86,10 +86,10 @@ def _is_sheet(text: str) -> bool:
 
 
 def _make_error(path: Path, problem: str, command: str) -> UserError:
-    """Refuse what is no data, and name the option for what may be an inventory."""
+    """Return the error for a path that is no data; it names the option for an inventory."""
     return UserError(
         f"{path}: {problem}",
-        fix=f"{KINDS}; Ansible runs what an inventory says, so only one that you wrote or read:  "
+        fix=f"{KINDS}; Ansible runs what an inventory says, so use only one that you know:  "
         f"kimi-prov {command} --inventory {shlex.quote(str(path))}",
     )
 
@@ -106,7 +106,7 @@ def _is_recording(path: Path) -> bool:
 
 
 def _suggest_name(path: Path) -> str:
-    """Name the entry of that folder that was probably meant."""
+    """Return a hint with the most similar name in the folder."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
@@ -116,12 +116,12 @@ def _suggest_name(path: Path) -> str:
 
 
 def find_name(path: Path, facts: Facts) -> str:
-    """Return what a target is called: as it names itself, else as its file is named."""
+    """Return a target's name: the name in it, else that of its file."""
     origin = facts.get("origin")
     return str((origin and origin.get("name")) or path.stem)
 
 
 def read_variables(facts: Facts) -> dict[str, Any]:
-    """Return the variables that a target's file gives; what an operator gives wins over them."""
+    """Return the variables in a target's file; the operator's options override them."""
     group = facts.get("group")
     return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}

@@ -1,6 +1,6 @@
-"""Results that are kept from one run to the next, on the control machine.
+"""Bench results that are kept on the control machine from one run to the next.
 
-They outlive what they were measured on: a machine that was set up anew is compared with itself.
+They outlive the machine's installation: a machine that was set up again is compared with itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def find_folder(state: Path, inventory: Path, host: str) -> Path:
-    """Folder of one host's results; `state` is the folder of this user's state."""
+    """Return the folder of one host's results; `state` is the folder of this user's state."""
     real = str(inventory.resolve())
     words = _NAME.sub("-", inventory.resolve().name).strip("-.") or "inventory"
     owner = f"{words[:60]}-{hashlib.sha256(real.encode()).hexdigest()[:8]}"
@@ -29,7 +29,7 @@ def find_folder(state: Path, inventory: Path, host: str) -> Path:
 
 
 def read_last(folder: Path) -> dict[str, Any] | None:
-    """Return the newest result kept in a host's folder; one that cannot be read is passed over."""
+    """Return the newest result in a host's folder; one that cannot be read is skipped."""
     for path in sorted(folder.glob("*.json"), reverse=True):
         try:
             result = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How a bucket is reached from the control machine, by what a command line names."""
+"""Access to a bucket from the control machine, by options of the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BucketOptions:
-    """The options of every command that goes to a bucket."""
+    """The options of every command that uses a bucket."""
 
     credentials_file: Path | None = None
     endpoint: str | None = None
@@ -30,7 +30,7 @@ class BucketOptions:
 
 
 def add_bucket_options(use: str) -> Decorator:
-    """Give a command the options by which a bucket is reached, as one argument `access`.
+    """Give a command the options of access to a bucket, as one argument `access`.
 
     `use`: what the credentials have to allow.
     """
@@ -39,14 +39,14 @@ def add_bucket_options(use: str) -> Decorator:
             "--credentials-file",
             type=PATH,
             metavar="FILE",
-            help=f"The bucket's, to {use} it.  [default: this machine's role]",
+            help=f"Credentials to {use} the bucket.  [default: this machine's role]",
         ),
         "endpoint": click.option(
-            "--endpoint", metavar="URL", help="A server of the protocol, in place of theirs."
+            "--endpoint", metavar="URL", help="Another server of the same protocol."
         ),
         "region": click.option("--region", metavar="NAME", help="Region of an s3:// bucket."),
         "ca_bundle": click.option(
-            "--ca-bundle", type=PATH, metavar="FILE", help="Certificates of the site's own."
+            "--ca-bundle", type=PATH, metavar="FILE", help="The site's own certificates."
         ),
     }
 
@@ -58,7 +58,7 @@ def add_bucket_options(use: str) -> Decorator:
 
 
 def parse_access(options: BucketOptions) -> Access:
-    """Return the access; without credentials it is by this machine's role. Raises UserError."""
+    """Return the access; without credentials it uses this machine's role. Raises UserError."""
     if options.endpoint and is_sent_in_clear(options.endpoint):
         raise UserError(
             f"--endpoint: expected https, found {options.endpoint!r}",

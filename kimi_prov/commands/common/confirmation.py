@@ -1,4 +1,4 @@
-"""Asking before something is taken away: on a terminal, or never where --yes is missing."""
+"""Ask before something is removed; without a terminal --yes is required."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def require_terminal(does: str, command: Sequence[str], *, check: bool = False) -> None:
-    """Raise UserError where nobody can be asked. `does`: what the command would do.
+    """Raise UserError without a terminal. `does`: what the command would do.
 
-    `command`: the command line that needs no answer, without --yes. `check`: it has --check too.
+    `command`: its command line, without --yes. `check`: it has the option --check too.
     """
     if sys.stdin.isatty():
         return
@@ -25,16 +25,16 @@ def require_terminal(does: str, command: Sequence[str], *, check: bool = False) 
     look = f"see what:  {shlex.join([*words, '--check'])}; " if check else ""
     raise UserError(
         f"{does}, and there is no terminal to ask on",
-        fix=f"{look}if that is meant:  {shlex.join([*words, '--yes'])}",
+        fix=f"{look}if you want that:  {shlex.join([*words, '--yes'])}",
     )
 
 
 def confirm(question: str, refused: str) -> None:
-    """Raise UserError where the answer to the question is no. `refused`: what was not done then."""
+    """Raise UserError where the answer to the question is no. `refused`: its message."""
     if not click.confirm(question, err=True):
         raise UserError(f"{refused}: the answer was no", fix="answer y, or give --yes")
 
 
 def list_limit(limit: str | None) -> list[str]:
-    """Return the words by which a command line names its hosts."""
+    """Return the option --limit of a command line, if any."""
     return ["--limit", limit] if limit else []

@@ -1,4 +1,4 @@
-"""What commands have in common that carry an archive from machines to files here, or back."""
+"""Common code of commands that fetch archives from machines to local files, or restore them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def choose_file(to: Path | None, kind: str, suffix: str) -> str:
-    """Return where archives go, as a variable: `to`, else a name with the host's and the time.
+    """Return the archives' path as a variable: `to`, else a name with host and time.
 
-    Raises UserError where a file of that name is there, or cannot be written.
+    Raises UserError where a file of that name exists, or cannot be written.
     """
     if to is not None:
         require_new(to)
@@ -29,7 +29,7 @@ def choose_file(to: Path | None, kind: str, suffix: str) -> str:
 
 
 def format_variable(path: Path) -> str:
-    """Return a path as a variable that Ansible takes as it is."""
+    """Return a path as a variable in which Ansible sees no template."""
     text = str(path.absolute())
     if "{{" in text or "{%" in text or "{#" in text:
         raise UserError(f"{path}: Ansible would read this name as a template", fix="rename it")
@@ -37,7 +37,7 @@ def format_variable(path: Path) -> str:
 
 
 def require_new(file: Path) -> None:
-    """Raise UserError where --to names a file that is there, or that cannot be written."""
+    """Raise UserError where --to names a file that exists, or that cannot be written."""
     check_file("--to", file)
     if file.exists():
         raise UserError(f"{file}: there is a file already", fix="name another with --to")
@@ -51,9 +51,9 @@ def require_new(file: Path) -> None:
 def confirm_restore(
     command: Sequence[str], what: str, names: Sequence[str], limit: str | None
 ) -> None:
-    """Ask whether `what` of the hosts `names` may be replaced. Raises UserError where it may not.
+    """Ask whether `what` of the hosts `names` may be replaced. Raises UserError for a no.
 
-    `command`: the command line that would replace it, without its option for the hosts.
+    `command`: the command line that replaces it, without its option for the hosts.
     """
     hosts = clean_text.clean_line(limit or ", ".join(names))
     words = [*command, *confirmation.list_limit(limit)]

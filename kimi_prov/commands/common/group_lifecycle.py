@@ -1,4 +1,4 @@
-"""Hosts that wait for a head that is asleep: they know only that it is not there."""
+"""Status of hosts that wait for a sleeping head: they only know that it does not answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kimi_prov.on_host.system import group_state
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What such a host does, by the head's state and how far its own supervisor is.
+# The state of such a host, by the head's state and its own supervisor's.
 _WITH = {
     (status.STOPPING, group_state.WAITING): stop_state.ASLEEP,
     (stop_state.ASLEEP, group_state.WAITING): stop_state.ASLEEP,
     (status.STARTING, group_state.WAITING): status.STARTING,
     (status.STARTING, group_state.STARTING): status.STARTING,
 }
-# A rank ends when its head has, and its unit starts again some seconds later. Before it ends a head
-# that falls asleep waits for requests under way, five minutes at most.
+# A rank ends after its head, and its unit starts again some seconds later. A head that goes to
+# sleep first waits for requests in progress, five minutes at most.
 _ENDS_WITHIN = timedelta(minutes=6)
 _BETWEEN = ("activating", "deactivating")
 
@@ -30,11 +30,11 @@ _BETWEEN = ("activating", "deactivating")
 def mark_sleeping_ranks(
     documents: Mapping[str, Any], now: datetime | None = None
 ) -> dict[str, Any]:
-    """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep.
+    """Return status documents in which a host that waits for a sleeping head is `ok` and asleep.
 
-    So is one that starts with a head that somebody wakes, and one that has ended with a head that
-    stops, or that began to fall asleep within the last six minutes by the clock here (`now`). One
-    that lacks more, or that the head refuses, is left as it is.
+    The same holds for a host that starts with a head that is being woken, and for one that ended
+    with a head that stops, or went to sleep within the last six minutes by the local clock (`now`).
+    A host with another fault, or that the head refuses, is left as it is.
     """
     told = dict(documents)
     for host, found in documents.items():
@@ -46,7 +46,7 @@ def mark_sleeping_ranks(
         )
         phase = group_state.WAITING if ended else str(group.get("phase"))
         state = _WITH.get((str(head.get("state")), phase))
-        # What is not active is told in the place of what the supervisor said.
+        # A unit that is not active replaces the supervisor's message.
         waits = ended or found.get("detail") == group.get("said")
         waits = waits and lifecycle.NOT_EQUAL not in str(group.get("said"))
         if state and group["rank"] and waits and rest.get("since"):
@@ -62,7 +62,7 @@ def mark_sleeping_ranks(
 
 
 def _is_ending(found: Mapping[str, Any]) -> bool:
-    """Whether a rank's unit, and nothing else, is not up, and is on its way."""
+    """Whether only a rank's unit is not active, and it is starting or stopping."""
     units = found.get("units")
     unit = units.get(unit_names.RANK) if isinstance(units, dict) else None
     only = found.get("detail") == f"not active: {unit_names.RANK}"
@@ -70,12 +70,12 @@ def _is_ending(found: Mapping[str, Any]) -> bool:
 
 
 def _is_falling_asleep(head: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a head stops, or began to fall asleep so lately that its ranks may be ending yet."""
+    """Whether a head stops, or went to sleep so recently that its ranks may still be ending."""
     if head.get("state") == status.STOPPING:
         return True
     try:
         since = datetime.fromisoformat(str((head.get("rest") or {}).get("since")))
         return abs(now - since) <= _ENDS_WITHIN
     except (ValueError, TypeError):
-        # No time, or one without its zone.
+        # No time, or a time without a zone.
         return False

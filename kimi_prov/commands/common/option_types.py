@@ -1,4 +1,4 @@
-"""Kinds of values that options take; the command line imports this at each start."""
+"""Types of options' values; the command line imports this at each start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_SIDE, _MAX_SIDE = 16, 8192
 
 
 class FiniteRange(click.FloatRange):
-    """A range that holds no `nan`: it is neither below nor above anything."""
+    """A range without `nan`, which is neither below nor above a bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read a number, or fail."""
@@ -29,21 +29,23 @@ class FiniteRange(click.FloatRange):
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Numbers of requests at once, with commas between them; each once, the least first."""
+    """Numbers of requests at once, separated by commas; each once, the smallest first."""
 
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Read them, or fail."""
         words = str(value).split(",")
-        # The length bounds what is read as a number: Python's own limit is no message of ours.
+        # Limit the length before int(), whose own limit has another message.
         if not all(
             word.isascii() and word.isdigit() and len(word) < len("100000") for word in words
         ):
-            self.fail(f"{value!r}: wanted numbers with commas between them, as 1,8,64", param, ctx)
+            self.fail(
+                f"{value!r}: expected numbers with commas between them, as 1,8,64", param, ctx
+            )
         found = sorted({int(word) for word in words})
         if not 1 <= found[0] <= found[-1] <= _MAX_AT_ONCE or len(found) > _MAX_LOADS:
-            wanted = f"wanted at most {_MAX_LOADS} numbers, from 1 to {_MAX_AT_ONCE}"
+            wanted = f"expected at most {_MAX_LOADS} numbers, from 1 to {_MAX_AT_ONCE}"
             self.fail(f"{value!r}: {wanted}", param, ctx)
         return found
 
@@ -58,9 +60,9 @@ class ImageSize(click.ParamType):  # type: ignore[type-arg]
         width, _, height = str(value).lower().partition("x")
         sides = [int(word) for word in (width, height) if word.isascii() and word.isdigit()]
         if len(sides) != len(("width", "height")):
-            self.fail(f"{value!r}: wanted width and height in pixels, as 1024x768", param, ctx)
+            self.fail(f"{value!r}: expected width and height in pixels, as 1024x768", param, ctx)
         if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in sides):
-            wanted = f"wanted {_MIN_SIDE} to {_MAX_SIDE} pixels a side"
+            wanted = f"expected {_MIN_SIDE} to {_MAX_SIDE} pixels a side"
             self.fail(f"{value!r}: {wanted}", param, ctx)
         return sides[0], sides[1]
 
@@ -71,7 +73,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _parse_day(text: str) -> datetime | None:
-    """Return the beginning of a day in UTC; None where it is none."""
+    """Return the beginning of a day in UTC; None for another text."""
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
@@ -79,12 +81,12 @@ def _parse_day(text: str) -> datetime | None:
 
 
 class Expiry(click.ParamType):  # type: ignore[type-arg]
-    """When a key ends: a time from now, the beginning of a day in UTC, or never."""
+    """The end of a key: a time from now, the beginning of a day in UTC, or never."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Return it as a machine is told, or fail."""
+        """Return the end in the machine's form, or fail."""
         if isinstance(value, dict):
             return value
         if value == "never":
@@ -94,28 +96,28 @@ class Expiry(click.ParamType):  # type: ignore[type-arg]
             return {"ends_in_s": int(span[1]) * _SECONDS[span[2]]}
         day = _parse_day(value) if _DAY.fullmatch(value) else None
         if day is None:
-            self.fail(f"{value!r}: wanted 30d, 12h, 45m, 2027-01-31 or never", param, ctx)
+            self.fail(f"{value!r}: expected 30d, 12h, 45m, 2027-01-31 or never", param, ctx)
         return {"ends": int(day.timestamp())}
 
 
 class Day(click.ParamType):  # type: ignore[type-arg]
-    """A day of UTC, or so many days ago."""
+    """A day of UTC, or a number of days ago."""
 
     name = "day"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Return it as 2026-11-24, or fail."""
+        """Return the day as 2026-11-24, or fail."""
         span = _SPAN.fullmatch(value)
         if span and span[2] == "d":
             ago = datetime.now(UTC) - timedelta(days=int(span[1]))
             return ago.strftime("%Y-%m-%d")
         if not _DAY.fullmatch(value) or _parse_day(value) is None:
-            self.fail(f"{value!r}: wanted a day as 2026-11-24, or 30d", param, ctx)
+            self.fail(f"{value!r}: expected a day as 2026-11-24, or 30d", param, ctx)
         return value
 
 
 def add_key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each limit of a key; it gets those that were given as a dict."""
+    """Give a command an option for each limit of a key; it gets the given ones as a dict."""
 
     def gather(**options: Any) -> Any:  # noqa: ANN401
         given = {name: options.pop(name) for name in key_rules.LIMITS}

@@ -1,4 +1,4 @@
-"""Running a playbook for a command: check what was given, run it, report how it ended."""
+"""Run a playbook for a command: check the options, run it, report how it ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlaybookOptions:
-    """Options that go through to ansible-playbook as they are."""
+    """Options that are passed to ansible-playbook as they are."""
 
     limit: str | None = None
     tags: str | None = None
@@ -40,7 +40,7 @@ class PlaybookOptions:
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
     def list_given(self, *without: str) -> dict[str, Any]:
-        """Return the options that were given, by name, but for those that others have too."""
+        """Return the given options by name, without those that other commands have too."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "connection"}
         login = {f.name: getattr(self.connection, f.name) for f in fields(self.connection)}
         return {n: v for n, v in {**own, **login}.items() if v and n not in without}
@@ -53,13 +53,13 @@ def prepare(
     options: PlaybookOptions,
     variables: Mapping[str, Any] | None = None,
 ) -> tuple[Inventory, Request]:
-    """Check the inventory and the options before anything starts; return what is to run.
+    """Check the inventory and the options before anything starts; return the run.
 
-    `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
+    `variables` override the inventory. Raises UserError for unreadable files and bad options.
     """
     files = tuple(inventories.find_vars_file(text) for text in options.extra)
     login = connection.prepare_connection(options.connection)
-    # While Ansible reads the inventory, another core imports what runs the playbook.
+    # While Ansible reads the inventory, another core imports the modules that run the playbook.
     threading.Thread(target=runner.import_ansible_runner, daemon=True).start()
     inventory = inventories.load_inventory(path, login)
     inventories.check_limit(inventory, options.limit)
@@ -81,7 +81,7 @@ def prepare(
 
 
 def keep_workers(request: Request, inventory: Inventory) -> Request:
-    """Return a run with one of Ansible's workers for each host, where nobody said how many.
+    """Return a run with one Ansible worker for each host, unless --forks is given.
 
     A host that is followed keeps its worker.
     """
@@ -99,13 +99,13 @@ def run(
     *,
     screen: Screen | None = None,
 ) -> FinishedRun:
-    """Run the playbook, on this terminal's screen or another; `inherit` are descriptors of locks.
+    """Run the playbook on this terminal's screen or another; `inherit`: descriptors of locks.
 
     Raises UserError where the playbook is missing or could not be started.
     """
     if not request.playbook.is_file():
         raise UserError(
-            f"{request.playbook} is missing: this installation is not whole",
+            f"{request.playbook} is missing: this installation is not complete",
             fix="pip install --force-reinstall kimi-prov",
             exit_code=ExitCode.FAILED,
         )
@@ -115,16 +115,16 @@ def run(
 def run_locked(path: Path, request: Request, inventory: Inventory) -> FinishedRun:
     """Run the playbook while no other command changes the machines of this inventory.
 
-    `path`: of the inventory. Raises UserError, exit 3, where another does.
+    `path`: the inventory's. Raises UserError, exit 3, where another command does.
     """
     with locks.hold_lock(path, request.command, find_state_home()) as descriptor:
         return run(request, inventory, (descriptor,))
 
 
 def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
-    """Report findings, failures and where the log is; return the exit code.
+    """Report findings, failures and the path of the log; return the exit code.
 
-    `also`: codes that the command itself adds to those of the run.
+    `also`: exit codes that the command adds to those of the run.
     """
     code = finished.outcome.exit_code(*also)
     failures = finished.outcome.failures

@@ -1,4 +1,4 @@
-"""Tuning the experts' Triton kernels: what the tuner is run with, and whether it is of use."""
+"""Tuning of the experts' Triton kernels: the tuner's arguments, and whether it is useful."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"
 _SOURCES = "https://raw.githubusercontent.com/vllm-project/vllm"
-# How the tuner calls the formats whose experts may run in Triton kernels.
+# The tuner's names of the formats whose experts may run in Triton kernels.
 _DTYPES = {"bf16": "auto", "fp8": "fp8_w8a8", "int4": "int4_w4a16"}
 _MARLIN = ("int4", "nvfp4", "mxfp4")
 
@@ -21,10 +21,10 @@ _MARLIN = ("int4", "nvfp4", "mxfp4")
 def make_document(
     choice: EngineChoice, model: Model, budget: Budget, weights_dir: str
 ) -> MoeTuningPlan | None:
-    """Give the plan's `moe_tuning`; None where this engine has no such kernels or tuner.
+    """Return the plan's `moe_tuning`; None where this engine has no such kernels or tuner.
 
-    `read`: whether the engine would look into a table. Marlin kernels, which carry 4-bit experts
-    on NVIDIA GPUs, have none.
+    `read`: whether the engine would read a table. Marlin kernels, which compute 4-bit experts on
+    NVIDIA GPUs, have none.
     """
     gpu, engine = budget.gpu, choice.engine
     dtype = _DTYPES.get(choice.weights_format)
@@ -38,7 +38,7 @@ def make_document(
     if gpu.expert_parallel:
         argv.append("--enable-expert-parallel")
     if model.architecture.class_name == "KimiK25ForConditionalGeneration":
-        # The tuner does not know the class; the language model's own part of the config it does.
+        # The tuner does not know this class, but it knows the language model's part of the config.
         argv += ["--model-prefix", "text_config"]
     if model.trust_remote_code:
         argv.append("--trust-remote-code")

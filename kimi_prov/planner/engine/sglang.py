@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 # Registry of kt 0.7.2.
 _GPU_PREFILL_THRESHOLD = 400
-# Methods without a way back to the GPU's form. Converted experts have none. Of INT4 the server
-# makes parameters that want gradients, which integers cannot have: it ends at the first long
-# prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
+# Methods whose experts cannot be given back to the GPU: converted experts, and INT4, of which the
+# server makes parameters that need gradients, which integers cannot have: it ends at the first
+# long prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
 _NO_GPU_PREFILL = frozenset({*quantise.KERNELS, "RAWINT4"})
-# A pass that takes longer ends the server; of its own 300 s a long prompt on few cores takes more.
+# A pass that takes longer ends the server; a long prompt on few cores exceeds its default of 300 s.
 _WATCHDOG_S = 1800
 
 
 def choose_gpu_prefill_threshold(method: object) -> int | None:
-    """Give the tokens from which a prompt goes over the GPU, layer by layer; None: never."""
+    """Return the tokens from which the GPU computes a prompt, layer by layer; None: never."""
     return None if method in _NO_GPU_PREFILL else _GPU_PREFILL_THRESHOLD
 
 
 def make_flags(
     settings: Settings, model: Model, choice: EngineChoice, budget: Budget, placement: Placement
 ) -> dict[str, Any]:
-    """Give the flags of sglang-kt 0.7.2 but those of one instance.
+    """Return the flags of sglang-kt 0.7.2 without those of one instance.
 
-    Deferred experts are left to the inventory: they win time and change what a layer sees.
+    The inventory decides about deferred experts, which save time but change a layer's input.
     """
     gpu = budget.gpu
     assert gpu is not None, "a hybrid without GPU"  # noqa: S101
@@ -74,7 +74,7 @@ def make_flags(
 
 
 def make_environment(env_dir: str) -> dict[str, str]:
-    """Give what sglang reads: where kernels and compiler are, and to leave the model's config.
+    """Return sglang's variables: paths of kernels and compiler, and to keep the model's config.
 
     `env_dir` is the engine's own directory: a link would lead to another version's one day.
 
@@ -94,7 +94,7 @@ def make_environment(env_dir: str) -> dict[str, str]:
 
 
 def _choose_memory_fraction(budget: Budget) -> float:
-    """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
+    """Return the share of a GPU for weights and cache, without a staged layer and kernels."""
     gpu = budget.gpu
     assert gpu is not None  # noqa: S101
     share = (gpu.weights + max(0, budget.kv_bytes)) / max(1, gpu.memory)

@@ -24,7 +24,7 @@ _GRAPHS_BYTES = 1536 << 20
 
 
 def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
-    """Give the draft that this engine loads; None where none is set or it cannot.
+    """Return the draft that this engine loads; None if none is set or the engine cannot load it.
 
     Raises UserError for a name that is not in the catalogue.
     """
@@ -38,18 +38,18 @@ def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draf
 def count_draft_bytes(draft: Draft | None, ranks: int) -> int:
     """Return the bytes of the draft's weights on each of `ranks` GPUs, which share it.
 
-    Words and a head that are the large model's own are loaded once: this is an upper bound.
+    Embeddings and a head of the large model are loaded once: this is an upper bound.
     """
     return -(-draft.size_bytes // ranks) if draft else 0
 
 
 def count_working_bytes(draft: Draft | None) -> int:
-    """Return what decoding with a draft takes on each GPU beside its weights and its cache."""
+    """Return the bytes of decoding with a draft on each GPU beside its weights and its cache."""
     return _GRAPHS_BYTES if draft else 0
 
 
 def count_kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int:
-    """Return what the draft adds to the cache of one token on each of `ranks` GPUs."""
+    """Return the draft's bytes of the cache of one token on each of `ranks` GPUs."""
     if draft is None:
         return 0
     return draft.kv_values * dtype_bytes // (ranks if draft.kv_split else 1)
@@ -58,7 +58,7 @@ def count_kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) 
 def make_document(
     settings: Settings, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
 ) -> DraftPlan | None:
-    """Choose the draft model, and check what was requested."""
+    """Choose the draft model, and check the request for it."""
     if not settings.speculative_model:
         return None
     requested = catalogue.draft(settings.speculative_model)
@@ -112,14 +112,14 @@ def make_document(
 
 
 def make_section(draft: DraftPlan | None) -> SpeculativePlan | None:
-    """Give the plan's `speculative`; its weights are beside the model's."""
+    """Return the plan's `speculative`; its weights are in another section."""
     if draft is None:
         return None
     return {"name": draft["name"], "method": draft["method"], "tokens": draft["tokens"]}
 
 
 def make_flags(draft: DraftPlan | None) -> dict[str, Any]:
-    """Give the engine's flag for it."""
+    """Return the engine's flag for the draft."""
     if draft is None:
         return {}
     return {

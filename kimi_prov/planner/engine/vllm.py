@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 EAGER = "enforce-eager"
 _NUMA_NODES = "numa-bind-nodes"
-# Since then vLLM computes INT4 experts on Hopper by kernels that it builds when it starts; Marlin's
-# lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
+# From this version vLLM computes INT4 experts on Hopper by kernels that it builds at the start;
+# Marlin's are in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
 _HUMMING_SINCE = "0.26.0"
 _BACKEND_FLAG_SINCE = "0.15.0"
 
 
 def find_graphs_off_flag(args: Mapping[str, Any]) -> str | None:
-    """Name what in an inventory's flags keeps vLLM from CUDA graphs; None where nothing does."""
+    """Return the inventory's flag that turns CUDA graphs off; None without one."""
     if args.get(EAGER):
         return EAGER
     if str(args.get("optimization-level")) in ("0", "O0"):
@@ -50,7 +50,7 @@ def make_flags(
     placement: Placement,
     capability: str | None = None,
 ) -> dict[str, Any]:
-    """Give vLLM's flags, but those of one instance.
+    """Return vLLM's flags without those of one instance.
 
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
@@ -71,9 +71,9 @@ def make_flags(
         attention_is_set = "attention-config" in settings.engine_args
         attention_is_set = attention_is_set or bool(model.architecture.state_bytes_per_sequence)
         if blackwell and not attention_is_set and _is_at_least(choice, _BACKEND_FLAG_SINCE):
-            # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
-            # 0.32.0; read, not run). Kimi K3's recipe leaves it to the engine, whose blocks of the
-            # cache have to hold the state of its other layers as well.
+            # The engine's first choice there downloads and compiles kernels (platforms/cuda.py of
+            # 0.19.1 and 0.32.0; read, not run). Kimi K3's recipe lets the engine choose, as its
+            # blocks of the cache have to hold the state of its other layers as well.
             chosen["attention-backend"] = "CUTLASS_MLA"
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
@@ -93,7 +93,7 @@ def make_flags(
 def make_instance_flags(
     flags: Mapping[str, Any], placement: Placement, nodes: list[int]
 ) -> dict[str, Any]:
-    """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
+    """Return the flags of one instance: the workers' nodes are those of its own GPUs."""
     planned = bool(nodes) and flags.get(_NUMA_NODES) == list(placement.gpu_nodes)
     return {**flags, _NUMA_NODES: nodes} if planned else dict(flags)
 
@@ -103,7 +103,7 @@ def _is_at_least(choice: EngineChoice, version: str) -> bool:
 
 
 def _make_gpu_flags(choice: EngineChoice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
-    """Give the flags by which vLLM shares the model out over GPUs."""
+    """Return the flags by which vLLM splits the model over GPUs."""
     chosen: dict[str, Any] = {
         VLLM.tensor_parallel: gpu.ranks,
         VLLM.gpu_share: gpu.utilization,
@@ -135,9 +135,9 @@ def make_environment(
     placement: Placement,
     gpus: list[int],
 ) -> dict[str, str]:
-    """Give what vLLM and its plugin read.
+    """Return the variables of vLLM and its plugin.
 
-    `gpus` are the instance's own; where there is one instance it sees them all.
+    `gpus` are the instance's own; a single instance sees all GPUs.
     """
     environment = {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
     if budget.instances > 1 and gpus:
@@ -152,16 +152,16 @@ def make_environment(
         if choice.experts is not None:
             environment |= expert_backend.make_environment(choice.experts, placement, choice.dense)
     if choice.engine.variant == "cuda":
-        # NVLink multicast fails where the host shares the fabric out.
+        # NVLink multicast fails where the host shares the fabric between machines.
         environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
-        # What these turn on has nvcc compile when it is first called, in the middle of a start or
-        # of a request, and no fallback where there is none (vLLM 0.32.0: topk_topp_sampler.py,
+        # These features let nvcc compile at their first call, during a start or a request, without
+        # a fallback if nvcc is missing (vLLM 0.32.0: topk_topp_sampler.py,
         # flashinfer_all_reduce.py, utils/deep_gemm.py).
         environment |= {
             "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
             "VLLM_USE_DEEP_GEMM": "0",
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
         }
-        # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
+        # The folder of tables of tuned Triton kernels, which is empty until the tuner has run.
         environment["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
     return environment

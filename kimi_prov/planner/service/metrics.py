@@ -1,4 +1,4 @@
-"""Metrics of a machine: their port, who may read them, and what stands behind it.
+"""Metrics of a machine: their port, its networks, and the services behind it.
 
 Decides: metrics: their port, networks and what is behind it.
 Applied by: roles/metrics, roles/proxy, roles/firewall.
@@ -40,12 +40,12 @@ def make_document(
     web: WebUiPlan | None,
     findings: Findings,
 ) -> MetricsPlan | None:
-    """Give the plan's `metrics`, None where none are wished for."""
+    """Return the plan's `metrics`, None where they are turned off."""
     if settings.monitor_local and not settings.metrics:
         findings.add(
             "metrics.nothing_to_watch",
             observed="kimi_monitor_local: true and kimi_metrics: false",
-            required="metrics, where a machine watches itself",
+            required="metrics, if a machine monitors itself",
             fix="set kimi_metrics: true, or remove kimi_monitor_local",
         )
     if not settings.metrics:
@@ -55,8 +55,8 @@ def make_document(
         findings.add(
             "metrics.port",
             observed=f"kimi_metrics_port {settings.metrics_port}; the API has {settings.port}, "
-            f"what is behind the proxy {', '.join(str(row['port']) for row in backends)}"
-            + (f", the page {web['port']}" if web else ""),
+            f"services behind the proxy {', '.join(str(row['port']) for row in backends)}"
+            + (f", the web UI {web['port']}" if web else ""),
             required="a port of its own",
             fix="set kimi_metrics_port to another port",
         )
@@ -64,7 +64,7 @@ def make_document(
         findings.add(
             "metrics.closed",
             observed="kimi_metrics_networks is empty",
-            required="list the networks of those who read metrics; the machine itself may",
+            required="list the networks that read metrics; the machine itself may",
         )
     return {
         "port": settings.metrics_port,
@@ -88,9 +88,9 @@ def _list_used_ports(
 
 
 def _choose_node_port(settings: Settings, instances: int, taken: set[int]) -> int:
-    """Return the node exporter's port: the next after the engines' that nothing of ours takes.
+    """Return the node exporter's port: the next free one after the engines'.
 
-    It stays where it is when the page comes: two are left for that, and one for an order.
+    Two ports are reserved for the web UI and one for ACME, so that it does not change with them.
     """
     first = certificates.choose_first_port(settings) + instances + 3
     free = (port for port in range(first, first + 9) if port not in {*taken, settings.metrics_port})
@@ -98,12 +98,12 @@ def _choose_node_port(settings: Settings, instances: int, taken: set[int]) -> in
 
 
 def list_ports(metrics: MetricsPlan | None) -> list[int]:
-    """List the ports that the metrics take."""
+    """List the ports of the metrics."""
     return [metrics["port"], metrics["node_port"]] if metrics else []
 
 
 def make_firewall_section(metrics: MetricsPlan) -> MetricsFirewall:
-    """Give `metrics` of the plan's `firewall`: a port, and networks that are not the API's."""
+    """Return `metrics` of the plan's `firewall`: a port, and its own networks."""
     networks = [ipaddress.ip_network(text) for text in metrics["allowed_networks"]]
     return {
         "port": metrics["port"],

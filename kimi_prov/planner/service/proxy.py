@@ -1,4 +1,4 @@
-"""How clients reach the engines: ports, proxy and firewall.
+"""Access of clients to the engines: ports, proxy and firewall.
 
 Decides: the firewall.
 Applied by: roles/firewall.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def list_backends(settings: Settings, instances: int) -> list[BackendPlan]:
-    """Give each instance's index and port, behind the proxy's."""
+    """Return each instance's index and port, after the proxy's."""
     first = certificates.choose_first_port(settings)
     return [{"index": n, "port": first + n} for n in range(instances)]
 
@@ -44,10 +44,10 @@ def check_ports(
     group: Group | None,
     findings: Findings,
 ) -> None:
-    """Find ports that another program holds. On a converged host our own units hold them."""
+    """Report ports that another program holds. On a converged host our own units hold them."""
     ports = [settings.port, *[row["port"] for row in backends]] if backends else []
     if group and not group.rank:
-        # What a group's engines take besides, they look for past what is taken.
+        # A group's engines search their other ports beyond used ones.
         ports += [settings.group_port, find_master_port(settings.group_port)]
     ports += [web["port"], web["backend_port"], web["api_port"]] if web else []
     ports += metrics.list_ports(watched)
@@ -56,7 +56,7 @@ def check_ports(
         host,
         list(dict.fromkeys([*ports, *ordering])),
         findings,
-        (" (kimi_web_port for the page's)" if web else "")
+        (" (kimi_web_port for the web UI's)" if web else "")
         + (" (kimi_metrics_port for that of the metrics)" if watched else "")
         + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
         + ("; kimi_group_port for those of the group" if group else ""),
@@ -64,7 +64,7 @@ def check_ports(
 
 
 def check_free_ports(host: Host, ports: list[int], findings: Findings, others: str = "") -> None:
-    """Find which of the ports another program holds; `others`: what else may be set."""
+    """Report which of the ports another program holds; `others`: further settings for the fix."""
     if not ports:
         return
     taken = []
@@ -92,7 +92,7 @@ def check_free_ports(host: Host, ports: list[int], findings: Findings, others: s
 
 
 def _find_redirected_ports(host: Host, ports: list[int]) -> list[str]:
-    """Name ports that a rule sends elsewhere, as those of containers: nothing need listen there."""
+    """Return ports that a rule redirects, as for containers, although no program listens."""
     own = {None, "127.0.0.1", "::1", *(host.facts["network"].get("addresses") or ())}
     return [
         f"{row['port']} by a rule of iptables that sends it to {row.get('to')}"
@@ -102,7 +102,7 @@ def _find_redirected_ports(host: Host, ports: list[int]) -> list[str]:
 
 
 def make_document(host: Host, settings: Settings, backends: list[BackendPlan]) -> ProxyPlan:
-    """Give the plan's `proxy`."""
+    """Return the plan's `proxy`."""
     own = [settings.host, host.system.hostname, settings.address]
     names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
     return {
@@ -123,10 +123,10 @@ def make_firewall_document(
     group: GroupPlan | None = None,
     watched: MetricsPlan | None = None,
 ) -> FirewallPlan:
-    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
+    """Return the plan's `firewall`: an accept of ours cannot undo another table's drop.
 
-    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; at its other
-    members metrics alone are read.
+    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach only its head; other members
+    only have metrics.
     """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     serves = group is None or group["rank"] == 0
@@ -151,7 +151,7 @@ def make_firewall_document(
 
 
 def list_peer_ports(group: GroupPlan) -> list[str]:
-    """Give the ports on which members of a group listen for each other, as ranges."""
+    """Return the ports on which members of a group listen for each other, as ranges."""
     own = {
         *(group["control_port"], group["master_port"]),
         *range(group["first_port"], group["last_port"] + 1),
@@ -162,7 +162,7 @@ def list_peer_ports(group: GroupPlan) -> list[str]:
 
 
 def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:
-    """Check that somebody may reach the proxy, where there is one."""
+    """Check that some network may reach the proxy, if there is one."""
     if not settings.allowed_networks and not (group and group.rank):
         findings.add(
             "firewall.closed",

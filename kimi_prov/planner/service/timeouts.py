@@ -1,4 +1,4 @@
-"""How long an engine may take before it answers."""
+"""The time in which an engine has to answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Weights
     from kimi_prov.planner.settings.parsing import Settings
 
-# Seconds before the engine answers: starting itself, then reading weights at this rate.
+# Seconds before the engine answers: its own start, then reading the weights at this rate.
 _START_S = 900
 _LOAD_BYTES_PER_S = 250_000_000
-# Seconds that a unit has at least: one that is killed before it is ready never serves.
+# The least seconds of a unit: one that is killed before it is ready never serves.
 _UNIT_START_S = 3600
 
 
 def make_document(settings: Settings, weights: Weights) -> TimeoutsPlan:
-    """Give the plan's `timeouts`, in seconds."""
+    """Return the plan's `timeouts`, in seconds."""
     start = choose_start_timeout(settings, weights)
     return {"start_s": start, "unit_start_s": max(_UNIT_START_S, start)}
 
 
 def choose_start_timeout(settings: Settings, weights: Weights) -> int:
-    """Return seconds within which the engine must answer; whole minutes where none are set."""
+    """Return the seconds in which the engine must answer; whole minutes by default."""
     if not settings.auto("start_timeout_s"):
         return int(settings.start_timeout_s)
     return -(-(_START_S + weights.size_bytes // _LOAD_BYTES_PER_S) // 60) * 60

@@ -1,15 +1,15 @@
-"""How long an engine may make no step before it is suspected, and before it is known to hang.
+"""The times without a step after which an engine is suspected to hang, and known to hang.
 
-What an engine counts moves with each of its steps. The longest step takes in a piece of a prompt
-and gives a token to every request, so it lasts, by the slowest speeds that the plan predicts,
+An engine's counters change with each of its steps. The longest step computes a piece of a prompt
+and a token of every request, so it takes, by the slowest speeds that the plan predicts,
 
     step = tokens of a piece / prefill + 1 / decode
 
-and sglang tells of answers at every 40th step alone. Twice that, and at least a minute, is borne:
-what an engine compiles when it first meets a size takes that long. vLLM without GPUs takes a prompt
-of an MLA model in as one piece, however long it is. That may take an hour, so there the processors
-are looked at too: an engine that computes has the time of the longest prompt, one that does not
-has that of a step with answers alone.
+and sglang only reports answers at every 40th step. The limit is twice that, and at least a minute,
+which an engine takes to compile for a new size. vLLM without GPUs computes a prompt of an MLA model
+as one piece of any length. That may take an hour, so there the use of the processors counts too: an
+engine that computes has the time of the longest prompt, one that does not has that of a step with
+only answers.
 
 Decides: when an engine hangs, and what happens then (the limits).
 """
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 STACKS_LOCK = "py-spy.txt"
-# Seconds: at least, and where no speed was predicted; of an answer to our own question.
+# Seconds: the least limit, the limit without a predicted speed, and that of our own request.
 _MIN_QUIET_S, _UNKNOWN_QUIET_S = 60, 120
-# Seconds that a prompt may take where nothing says how long it does.
+# Seconds that a prompt may take without a prediction.
 _UNKNOWN_PROMPT_S = 1800
 _STEP_FACTOR = 2
-# Steps of answers between two reports of sglang's (its decode_log_interval).
+# Steps of answers between two reports of sglang (its decode_log_interval).
 _REPORTED_STEPS = {"ktransformers": 40}
-# Looks in the shortest time that is judged.
+# Checks in the shortest time that is judged.
 _MIN_CHECKS = 6
 _MAX_POLL_INTERVAL_S = 10
-# Of a group the supervisor tries the engine, and ends a round after a minute: what it was at is
-# kept before that.
+# In a group the supervisor tests the engine, and ends a round after a minute: the watchdog saves
+# the stacks before that.
 _GROUP_QUIET_S = 40
 
 
@@ -58,7 +58,7 @@ def make_document(
     speeds: ThroughputPlan,
     group: GroupPlan | None,
 ) -> WatchdogPlan:
-    """Give the plan's `watchdog`, in seconds; the sections beside it were decided before."""
+    """Return the plan's `watchdog`, in seconds, from sections that were decided before."""
     quiet, computing, reason = _choose_limits(engine, flags, context, speeds)
     serves = group is None or group["rank"] == 0
     watches = settings.watchdog and serves
@@ -82,7 +82,7 @@ def make_document(
 def _choose_limits(
     engine: EnginePlan, flags: Mapping[str, Any], context: int, speeds: ThroughputPlan
 ) -> tuple[int, int, str]:
-    """Give the seconds without a step, the same while the engine computes, and the reason."""
+    """Return the seconds without a step, those while the engine computes, and the reason."""
     prefill, decode = speeds["prefill_tok_s"]["low"], speeds["decode_tok_s"]["low"]
     takes_whole_prompt = engine["variant"] == "cpu" and engine["name"] == "vllm"
     if not prefill or not decode:
@@ -108,7 +108,7 @@ def _choose_limits(
 
 
 def _count_chunk_tokens(value: object, context: int) -> int:
-    """Return the tokens of a prompt that one step takes in: all, where the flag says no number."""
+    """Return the tokens of a prompt in one step: all, if the flag holds no number."""
     try:
         tokens = int(str(value))
     except ValueError:
@@ -121,7 +121,7 @@ def _compute_tolerance(step_s: float) -> int:
 
 
 def _plan_stacks(catalogue: Catalogue) -> StacksPlan:
-    """Return the environment of what reads the stacks of a program that runs."""
+    """Return the environment of the program that reads stacks of a running process."""
     mark = hashlib.sha256(catalogue.lock(STACKS_LOCK).rstrip().encode()).hexdigest()[:12]
     env_dir = f"{paths.TOOLS}/py-spy-{mark}"
     return {"lock": STACKS_LOCK, "env_dir": env_dir, "program": f"{env_dir}/bin/py-spy"}

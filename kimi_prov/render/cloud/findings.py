@@ -1,4 +1,4 @@
-"""What of a plan's findings holds on a cloud's machine, and what to know before one is started."""
+"""The plan's findings that hold on a cloud machine, and findings about its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMIT_BYTES = {"gcp": 256 << 10, "aws": 16 << 10}
 def select_findings(
     plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]
 ) -> list[Finding]:
-    """Give the findings of a plan that a machine brings about by itself."""
+    """Give the findings of a plan that hold for a machine that provisions itself."""
     refused = find_refusals(plan)
     stopped = {row["id"] for row in refused}
     findings = Findings()
@@ -87,7 +87,7 @@ def select_findings(
 
 
 def check_size(cloud: str, metadata: Sequence[File]) -> list[Finding]:
-    """Give what is found of the size of what a machine is started with, each by itself."""
+    """Give a finding for each metadata file that is larger than the cloud allows."""
     findings = Findings()
     longest = max(metadata, key=lambda file: len(file.content))
     if len(longest.content) > _LIMIT_BYTES[cloud]:

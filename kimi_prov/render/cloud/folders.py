@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
 _UP = ["kimi-up.service", "kimi-give-up.timer"]
-# Below it the text is as well read as packed.
+# A text below this size is not compressed.
 _PACKED_BYTES = 4096
-# Behind each text in a script.
+# Ends each text in a script.
 _END = "END_OF_FILE"
 _SEED_CPUS, _SEED_MEMORY_GB = 8, 16
 _IDLE_MINUTES = 5
@@ -64,7 +64,7 @@ def render_cloud_init(
 
 
 def make_metadata(settings: Settings) -> list[File]:
-    """Give what a machine is started with.
+    """Give the metadata files that a machine is started with.
 
     user-data is for cloud-init. Google's own Debian has none, and Google wants none beside its
     agent, which runs a startup-script: that one has the same files.
@@ -108,7 +108,7 @@ def _make_startup_script(files: Sequence[File], settings: Settings) -> File:
 
 
 def _needs_packing(content: bytes) -> bool:
-    """Whether a script cannot hold a text as it is, or it is too long to be read there."""
+    """Whether a script must hold a text compressed: it is binary, or too long to be read there."""
     fits = content.endswith(b"\n") and _END.encode() not in content.splitlines()
     return len(content) > _PACKED_BYTES or not fits
 
@@ -167,7 +167,7 @@ def _make_task(
         ],
         "disk_size": offers.choose_disk_gb(plan),
         "disk_tier": "best",
-        # The job ends when nobody asks: from then on this counts.
+        # The job ends when the model is idle: the time counts from then on.
         "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
     }
     if settings.cloud_image:
@@ -183,14 +183,14 @@ def _make_task(
             "hooks": [{"run": hook, "events": ["stop", "preemption", "down"], "timeout": _HOOK_S}]
         },
         "file_mounts": {"/tmp/kimi-machine": "./machine"},  # noqa: S108  (SkyPilot's user writes)
-        # Where the driver's restart cuts this, the unit goes on, and the next launch comes here.
+        # After a restart for the driver the unit goes on, and the next launch waits here again.
         "setup": "sudo bash /tmp/kimi-machine/install\nsudo /usr/local/sbin/kimi-wait driver\n",
         "run": "sudo /usr/local/sbin/kimi-wait\n",
     }
 
 
 def _format_infra(cloud: str, place: str) -> str:
-    """Return a place as SkyPilot writes it: a zone stands behind its region."""
+    """Return a region or zone in SkyPilot's form: the region, then the zone."""
     zone = _ZONE.fullmatch(place)
     region = (zone[1] or zone[2]) if zone else place
     return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])

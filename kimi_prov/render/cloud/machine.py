@@ -1,4 +1,4 @@
-"""The files by which a machine of a cloud brings itself up, goes on after a boot, and ends."""
+"""The files by which a cloud machine provisions itself, goes on after a boot, and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machines are tried, where and on which terms, in their order."""
+"""Decide which machines are tried, where, on which terms and in which order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BESIDE_GB = 150
 
 
 class Offer(NamedTuple):
-    """One attempt: a kind of machine in a place; an empty place leaves it to SkyPilot."""
+    """One attempt: a kind of machine in a zone or region; "" lets SkyPilot choose the region."""
 
     machine: str
     accelerators: str
@@ -29,7 +29,7 @@ class Offer(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What to look at and to ask for before a start."""
+    """A quota to check, and to request, before a start."""
 
     id: str
     value: int

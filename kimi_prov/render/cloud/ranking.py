@@ -1,8 +1,8 @@
 """The kinds of machines that serve the model, the cheapest for the load first.
 
-Each kind of the catalogue is planned with the site's settings. A price is of that kind on those
-terms, or unknown: prices of different sources are not put beside each other. What a start takes is
-the sum of its parts, each estimated.
+Each kind of the catalogue is planned with the site's settings. A price is known for that kind on
+those terms, or unknown: prices of different sources are not compared. The time of a start is the
+sum of its parts, each estimated.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class RankedMachine:
 
     @property
     def usd_per_mtok(self) -> float | None:
-        """Dollars for a million output tokens of the load, when the machine is at work."""
+        """Dollars for a million output tokens of the load, while the machine is busy."""
         if self.usd_hour is None:
             return None
         return cost.compute_usd_per_million(self.usd_hour, self.tok_s)
 
     @property
     def cold_start_s(self) -> float:
-        """Seconds from an empty machine to an answer; what is not the machine's is left out."""
+        """Seconds from an empty machine to an answer, without the time to get a machine."""
         return _DRIVER_S + _INSTALL_S + self.download_s + self.load_s
 
     @property

@@ -1,4 +1,4 @@
-"""The settings that a machine of a cloud is told, as the variables of its inventory."""
+"""The settings of a cloud machine, as the variables of its inventory."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _PROXIES = ("http_proxy", "https_proxy")
 
 
 def adjust_settings(settings: Settings) -> Settings:
-    """Return the settings as they count on the machine: it is deleted when nobody asks."""
+    """Return the settings as they count on the machine, which is deleted when it is idle."""
     if settings.idle_stop is None:
         return settings
     return replace(settings, idle_action="hook", idle_hook=RELEASE, wake="off")
 
 
 def list_withheld(settings: Settings) -> list[str]:
-    """Name the settings whose secrets are not carried: what starts a machine is no secret's place.
+    """Name the settings whose secrets are not carried: user data must hold no secret.
 
-    Whoever may describe the machine reads its user data.
+    Everyone who may describe the machine can read its user data.
     """
     files = [
         variable.name

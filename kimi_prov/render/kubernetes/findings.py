@@ -1,4 +1,4 @@
-"""What of a plan's findings holds in a pod, and what the cluster must have.
+"""The plan's findings that hold in a pod, and findings about what the cluster must have.
 
 Decides: objects for a Kubernetes cluster (what the cluster must have).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kimi_prov.render.kubernetes.pod import Pod
 
 _GIB = 1 << 30
-# What `render kubernetes` sets itself, beside what has no effect without root.
+# Settings that `render kubernetes` replaces, beside those that have no effect without root.
 _WITHOUT_EFFECT: dict[str, Any] = {**planned.WITHOUT_EFFECT, "port": 8000, "web_port": 8443}
 _INSTEAD = {
     "hf_token_file": "kubectl create secret generic NAME-hub --from-file=token=FILE",
@@ -36,14 +36,14 @@ _INSTEAD = {
     "tls_cert_file": "kubectl create secret tls NAME-tls --cert=FILE --key=FILE",
     "web_admin_file": "kubectl create secret generic NAME-web, as README.md says",
 }
-# Findings of the page that hold wherever it runs; of /dev/shm the pod has its own.
+# Findings about the web UI that hold wherever it runs; the pod's own /dev/shm has its finding.
 _ALSO = ("web.licence",)
 _OWN = frozenset({"memory.shm"})
 _CONFIGZ = 'kubectl get --raw "/api/v1/nodes/NODE/proxy/configz"'
 
 
 def adjust_settings(settings: Settings) -> Settings:
-    """Return the settings as they count in a pod; what is installed is the image's matter."""
+    """Return the settings as they count in a pod, where the image decides what is installed."""
     return replace(
         settings,
         **_WITHOUT_EFFECT,
@@ -63,7 +63,7 @@ def select_findings(
     facts: Facts,
     catalogue: Catalogue,
 ) -> list[Finding]:
-    """Give the findings of a plan that is served by pods, but for quotas.
+    """Give the findings of a plan that pods serve, without those about quotas.
 
     `settings` are the site's own, as they were before `adjust_settings`.
     """
@@ -95,7 +95,7 @@ def select_findings(
 def check_quota(
     rows: Sequence[Mapping[str, Any]], demand: quota.Demand, namespace: str | None
 ) -> list[Finding]:
-    """Hold the objects against quotas and ranges; `rows` is empty where nobody gave any."""
+    """Compare the objects with quotas and ranges; `rows` is empty where no file was given."""
     findings = Findings()
     if not rows:
         namespace_name = namespace or "NAMESPACE"
@@ -144,7 +144,7 @@ def _check_engine(plan: MachinePlan, findings: Findings, catalogue: Catalogue) -
         )
         return
     if engine["locks"] != [engine["lock"]]:
-        # Beside the engine there is a plugin of ours, which no image has.
+        # The engine needs a plugin of ours, which no image has.
         kt_kernel = plan["experts"] and plan["experts"]["by"] != "vllm"
         findings.add(
             "kubernetes.experts",
@@ -382,7 +382,7 @@ def _find_wrong_access(settings: Settings) -> str | None:
 
 
 def _check_access(settings: Settings, findings: Findings) -> None:
-    """Say how clients reach the API, and what is wrong with how they are to."""
+    """Report how clients reach the API, and mistakes in the settings for that."""
     name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
     gateway = settings.kubernetes_gateway_class
     hint = "set kimi_kubernetes_hostname and one of kimi_kubernetes_ingress_class and "
@@ -405,7 +405,7 @@ def _check_access(settings: Settings, findings: Findings) -> None:
             + ("" if known else ", whose controller is not known here"),
             required=f"{known}, which the annotations are for"
             if known
-            else "its controller, told by annotations that the pods speak TLS and answer slowly",
+            else "annotations for its controller: the pods speak TLS and answer slowly",
             fix=f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'; "
             f"{'for another change' if known else 'add'} the annotations in ingress.yaml",
         )
@@ -436,17 +436,17 @@ def _check_access(settings: Settings, findings: Findings) -> None:
 
 
 def _check_policies(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
-    """Say whom the NetworkPolicy and the controller outside let in."""
+    """Report which clients the NetworkPolicy and the controller let in."""
     class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
-    # By an address of the client's, which the pods do not see: only its controller may keep to it.
+    # Pods do not see a client's address: only the controller can limit clients by it.
     if (gateway or (class_ and not access.find_controller(settings))) and settings.allowed_networks:
         findings.add(
             "kubernetes.ingress",
             severity="warning",
             wording="networks",
-            observed=f"class {class_ or gateway} is told nothing of kimi_allowed_networks",
-            required=f"a policy of its controller's for {', '.join(settings.allowed_networks)}",
-            fix="add to the folder what the controller reads of clients' networks; the "
+            observed=f"class {class_ or gateway} does not get kimi_allowed_networks",
+            required=f"a policy of its controller for {', '.join(settings.allowed_networks)}",
+            fix="add to the folder the controller's own setting for clients' networks; the "
             "NetworkPolicy sees the controller alone",
         )
     if (class_ or gateway) and not settings.kubernetes_ingress_namespace:

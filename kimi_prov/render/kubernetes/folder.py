@@ -38,14 +38,14 @@ _REVISION = 10
 _DIGEST = 8
 _PROBE_S = 10
 _WEB_PORT = 8080
-# Of a time to the first token, more than this times the planned one is slow; in seconds at least.
+# A time to the first token is slow above this multiple of the planned one, and above these seconds.
 _SLOW = 10
 _MIN_SLOW_S = 10
-# etcd takes no larger object; the manifest of the weights is what is long in a plan.
+# etcd takes no larger object; the longest part of a plan is the manifest of the weights.
 _MAX_CONFIG_MAP_BYTES = 1_000_000
 _PORTS = {"http": 80, "https": 443}
 _HUB_PORT = 443
-# In this order kustomize names them, and a person reads them.
+# The order in kustomization.yaml, for a reader.
 _ALWAYS = ("pvc.yaml", "fetch-job.yaml", "service.yaml", "networkpolicy.yaml", "pdb.yaml")
 _MONITORING = ("servicemonitor.yaml", "rules.yaml", "dashboard.yaml")
 _OTHER_FILES = ("kustomization.yaml", "README.md")
@@ -82,7 +82,7 @@ def render_folder(
 def render_objects(
     name: str, plan: MachinePlan, settings: Settings, facts: Facts
 ) -> dict[str, bytes]:
-    """Give the files of objects alone, before anything is known of quotas."""
+    """Give only the files of objects, before quotas are checked."""
     files = render_folder(name, plan, [], settings, facts).files
     return {file.path: file.content for file in files if file.path.endswith(".yaml")}
 
@@ -107,7 +107,7 @@ def _list_resources(plan: MachinePlan, settings: Settings) -> list[str]:
 def _render_file(path: str, values: Mapping[str, Any]) -> File:
     text = _render_text(path, values)
     if path.endswith(".yaml"):
-        # A line on which nothing was written is none.
+        # Drop lines that a template left empty.
         text = "".join(line.rstrip() + "\n" for line in text.splitlines() if line.strip())
     return File(path, text.encode())
 
@@ -119,7 +119,7 @@ def _render_text(path: str, values: Mapping[str, Any]) -> str:
 
 
 def quote_yaml(value: object) -> str:
-    """Write a text as YAML in quotes, whatever stands in it: JSON's way is YAML's too."""
+    """Write a text as quoted YAML, whatever it holds: JSON is YAML."""
     return json.dumps(clean_text.clean_line(value), ensure_ascii=False)
 
 
@@ -143,7 +143,7 @@ def _make_settings_values(settings: Settings, hosts: int, pod: pods.Pod) -> dict
         "seccomp": settings.kubernetes_seccomp_profile,
         "tls": settings.kubernetes_tls,
         "hostname": settings.kubernetes_hostname,
-        # Where nobody outside comes, the certificate is for the Service's name.
+        # Without access from outside the certificate is for the Service's name.
         "server_name": settings.kubernetes_hostname or settings.kubernetes_name,
         "ingress_class": settings.kubernetes_ingress_class,
         "gateway_class": settings.kubernetes_gateway_class,
@@ -161,7 +161,7 @@ def _make_values(
     facts: Facts,
     digest: str,
 ) -> dict[str, Any]:
-    """Give what the templates say."""
+    """Return the values of the templates."""
     hosts = int(plan["parallel"]["hosts"])
     pod = pods.size_pod(plan, settings, facts)
     several = hosts > 1
@@ -209,14 +209,14 @@ def _make_values(
     }
     values |= _make_web_values(plan, settings)
     values["fetch_template"] = _render_text("_fetch.yaml", values).rstrip("\n")
-    # A Job cannot be changed: what it does is in its name.
+    # A Job cannot be changed, so its name says what it does.
     done = hashlib.sha256(values["fetch_template"].encode()).hexdigest()[:_DIGEST]
     values["fetch_name"] = name_fetch_job(settings.kubernetes_name, plan["model"]["revision"], done)
     return values
 
 
 def _describe_workload(*, several: bool) -> dict[str, str]:
-    """Say what is scaled."""
+    """Return the kind and words of the workload that is scaled."""
     if several:
         group, plural = "leaderworkerset.x-k8s.io", "leaderworkersets"
         return {"group": group, "plural": plural, "resource": f"{plural}.{group}"}
@@ -232,20 +232,20 @@ def _list_schedules(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_marks(plan: MachinePlan) -> list[str]:
-    """List the marks of verified weights: the model's, and those of a draft."""
+    """List the files that mark verified weights: the model's and its draft's."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
     return [f"{part['dir']}/{paths.MODEL_VERIFIED}" for part in parts]
 
 
 def _choose_slow_threshold(plan: MachinePlan) -> int:
-    """Give the seconds to a first token from which one is called slow."""
+    """Return the seconds to the first token from which a request counts as slow."""
     expected = plan["throughput"]["ttft_s"]["expected"] or 0
     return max(_MIN_SLOW_S, math.ceil(_SLOW * expected))
 
 
 def _list_fetch_ports(plan: MachinePlan) -> list[int]:
-    """List the TCP ports that the fetching pod asks at."""
+    """List the TCP ports that the fetching pod connects to."""
     addresses = [str(plan["weights"]["source"]), *(value for _, value in planned.download(plan))]
     ports = set()
     for address in addresses:
@@ -258,7 +258,7 @@ def _list_fetch_ports(plan: MachinePlan) -> list[int]:
 
 
 def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
-    """Give what the templates say of the page; `web` is None where there is none."""
+    """Return the web UI's values of the templates; `web` is None where there is none."""
     web = plan["web"]
     if not web:
         return {"web": None, "web_hostname": None}
@@ -270,12 +270,12 @@ def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
         "DATA_DIR": "/data",
         "HOME": "/data",
         "STATIC_DIR": "/run/kimi-web/static",
-        # The Ingress is a pod, whose address nobody knows beforehand.
+        # The Ingress is a pod, whose address is not known beforehand.
         "FORWARDED_ALLOW_IPS": "*",
         "OPENAI_API_BASE_URL": f"{scheme}://{settings.kubernetes_name}:{contract.PORT}/v1",
         **({"SSL_CERT_FILE": "/etc/kimi/ca.crt"} if settings.kubernetes_tls else {}),
     }
-    # The page itself speaks no TLS.
+    # The web UI itself speaks no TLS.
     plain = access.make_ingress_annotations(settings, tls=False)
     return {
         "web": web,
@@ -288,6 +288,6 @@ def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
 
 
 def name_fetch_job(name: str, revision: str, digest: str) -> str:
-    """Name the Job that fetches a revision of the weights by what it does."""
+    """Return the name of the Job that fetches a revision of the weights."""
     short = "".join(sign if sign.isalnum() else "-" for sign in revision.lower()[:_REVISION])
     return "-".join(part for part in (name, "fetch", short.strip("-"), digest) if part)

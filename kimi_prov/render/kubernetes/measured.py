@@ -1,10 +1,10 @@
-"""What vLLM's metrics tell of a model in a cluster: the signals of machines, by other labels."""
+"""Signals from vLLM's metrics of a model in a cluster, with a cluster's labels."""
 
 from __future__ import annotations
 
 from kimi_prov.monitoring import series
 
-# Whose series are told apart: two of one name in two namespaces are two.
+# Labels of one pod: the same name in two namespaces is two pods.
 POD = "namespace, job, pod"
 _WINDOW = "5m"
 

@@ -1,4 +1,4 @@
-"""What one pod of the engine asks of its node, and the plan in the terms of the image.
+"""What one pod of the engine requests of its node, and the plan with the image's paths.
 
 Decides: objects for a Kubernetes cluster (sizes).
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 _GIB = 1 << 30
-# Of /dev/shm; the engine refuses to start with less than its own least size.
+# Size of /dev/shm; the engine refuses to start with less than its own minimum.
 _SHM_PER_GPU = 2 * _GIB
-# Of a node's processors and memory, what its system and the pods of every node take: kubelet, the
+# Share of a node's processors and memory for its system and the pods of every node: kubelet, the
 # device plugin, the network, the collector of logs.
 _SYSTEM_CPUS = 4
 _SYSTEM_SHARE = 16
-# The volume holds the files, and what is written while one of them is fetched.
+# The volume holds the files and the temporary files of a download.
 _VOLUME_SPARE = 1.05
-# Of the fetching pod.
+# Requests of the fetching pod.
 FETCH_BYTES = 4 * _GIB
 # A chat of one token waits behind prompts that are being read.
 CHAT_S = 60
@@ -41,8 +41,8 @@ _NUMA_FLAGS = frozenset({"numa-bind", "numa-bind-nodes", "numa-bind-cpus"})
 class Pod:
     """What a pod of the engine gets; requests and limits are the same. Sizes in bytes.
 
-    `needed`: without it the engine does not live; `page_cache`: room for the files that it reads,
-    which only makes the start faster. `shm` is a part of both it and `memory`.
+    `needed`: the engine cannot run with less; `page_cache`: room for the files that it reads,
+    which only makes the start faster. `shm` is a part of both `needed` and `memory`.
     """
 
     gpus: int
@@ -104,7 +104,7 @@ def _count_node_memory(plan: MachinePlan) -> int:
 
 
 def _count_cpus(settings: Settings, facts: Facts, gpus: int, beside_cpus: int) -> int:
-    """Whole processors: the share of the GPUs, in whole cores so that no other pod has half of one.
+    """Return whole processors: the GPUs' share, in whole cores, so that no core is shared.
 
     `beside_cpus` are left to a pod that must run on the same node.
     The CPU manager gives processors of its own to a pod that asks for whole ones.
@@ -113,7 +113,7 @@ def _count_cpus(settings: Settings, facts: Facts, gpus: int, beside_cpus: int) -
         return settings.kubernetes_cpus
     threads, per_core = count_threads(facts), _count_cpus_per_core(facts)
     total = len(facts["gpus"])
-    # A small node, as in a trial, keeps a processor for its system at least.
+    # A small node, as in a trial, keeps at least one processor for its system.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
     free = threads - kept - beside_cpus
     share = free * gpus // total if gpus and total else free
@@ -145,7 +145,7 @@ def count_fetch_cpus(plan: MachinePlan, facts: Facts) -> int:
 def count_fetch_share(plan: MachinePlan, settings: Settings, facts: Facts) -> tuple[int, int]:
     """Give the processors and bytes that the fetching pod takes of the engine's node.
 
-    It runs there where one node alone mounts the volume: the engine's pod waits for it.
+    Where only one node can mount the volume, the fetching pod runs there and the engine waits.
     """
     if access.choose_mode(settings, int(plan["parallel"]["hosts"])) != "ReadWriteOnce":
         return 0, 0
@@ -160,7 +160,7 @@ def is_memory_placed(plan: MachinePlan) -> bool:
 
 
 def count_volume_gib(plan: MachinePlan, revisions: int = 1) -> int:
-    """Give the size of a volume in GiB: for revisions of the weights, and of those of a draft."""
+    """Return the size of a volume in GiB for so many revisions of the weights and the draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
     size = revisions * sum(int(part["bytes"]) for part in parts)
@@ -168,7 +168,7 @@ def count_volume_gib(plan: MachinePlan, revisions: int = 1) -> int:
 
 
 def adapt_to_image(plan: MachinePlan, settings: Settings) -> MachinePlan:
-    """Give the plan as the image has it: its paths, and nothing that only the pod's run knows."""
+    """Return the plan with the image's paths, without what is known only when the pod runs."""
     instance = plan["instances"][0]
     rewrite = _make_path_rewriter(plan)
     argv = [rewrite(word) for word in instance["argv"]]

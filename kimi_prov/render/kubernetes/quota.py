@@ -1,4 +1,4 @@
-"""What a namespace's ResourceQuotas and LimitRanges leave for the objects that are rendered.
+"""Compare the rendered objects with a namespace's ResourceQuotas and LimitRanges.
 
 Decides: objects for a Kubernetes cluster (quotas).
 """
@@ -30,16 +30,16 @@ _QUANTITY = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30}))(.*)"
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,2})")
 _SUFFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# A quota with one of these counts no pod of ours: ours are Guaranteed, run without a deadline and
-# have no priority class.
+# A quota with one of these scopes counts no pod of ours: ours are Guaranteed, run without a
+# deadline and have no priority class.
 _NOT_OURS = frozenset({"BestEffort", "Terminating", "PriorityClass", "CrossNamespacePodAffinity"})
-# By these names a quota counts what a pod requests.
+# Other names under which a quota counts a pod's requests.
 _REQUESTED = {"cpu": "requests.cpu", "memory": "requests.memory"}
 
 
 @dataclass(frozen=True)
 class Container:
-    """What one container asks for, by resource; requests equal limits."""
+    """The requests of one container, by resource; its limits are equal."""
 
     name: str
     resources: Mapping[str, Fraction]
@@ -50,7 +50,7 @@ class Demand:
     """All that the rendered objects take of a namespace.
 
     `containers`: each with the number of pods that have it. `first`: the init containers, which
-    ask for less than what runs after them and so add nothing to a sum. `claims`: size in bytes and
+    request less than the containers after them and so add nothing to a sum. `claims`: bytes and
     storage class of each volume. `objects`: how many of each kind, as `count/` names them.
     """
 
@@ -60,7 +60,7 @@ class Demand:
     objects: Mapping[str, int]
 
     def count_for(self, key: str) -> Fraction | None:
-        """Return how much of a quota's key is taken; None where nothing of ours counts to it."""
+        """Return the demand for a quota's key; None where no object of ours counts for it."""
         key = _REQUESTED.get(key, key)
         if key == "pods":
             return Fraction(sum(count for _, count in self.containers))
@@ -87,7 +87,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Clash:
-    """What does not fit: `grave` where it never does, else where others are in the way now."""
+    """What does not fit: `grave` if it never fits, else other objects take the room now."""
 
     where: str
     observed: str
@@ -170,7 +170,7 @@ def format_amount(key: str, value: Fraction) -> str:
 
 
 def find_clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
-    """Say what of the demand goes beyond a quota or a range. Raises UserError for what is none."""
+    """Return where the demand exceeds a quota or range. Raises UserError for an invalid one."""
     clashes: list[Clash] = []
     for row in rows:
         if row["kind"] == "ResourceQuota":
@@ -231,7 +231,7 @@ def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
 
 
 def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
-    """Give what a range of this type looks at. Each of our pods has one container that counts."""
+    """Give the objects that a range of this type limits. Each pod of ours counts one container."""
     if kind in ("Container", "Pod"):
         rows = [row for row, _ in demand.containers]
         rows += demand.first if kind == "Container" else []

@@ -1,4 +1,4 @@
-"""What a target costs, in sentences."""
+"""The costs of a target in sentences."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def format_hourly(target: Target) -> str:
-    """Give the cost of an hour, and what it leaves out."""
+    """Write the cost of an hour, and what it leaves out."""
     found = target["cost"]
     left = f", without {' and '.join(found['usd_per_hour_excludes'])}"
     return format_money(found["usd_per_hour"]) + (left if found["usd_per_hour_excludes"] else "")
 
 
 def format_price(target: Target) -> str:
-    """Give the price as it was quoted; where there is none, the rent that is usual."""
+    """Write the price as it was quoted; without one, the usual rent."""
     quoted = target["facts"].get("price") or {}
     many = hosts.count_target_hosts(target)
     for one, way in ((quoted.get("purchase_usd"), "to buy"), (quoted.get("hourly_usd"), "an hour")):
@@ -47,7 +47,7 @@ def format_price(target: Target) -> str:
 
 
 def format_prices(target: Target) -> str:
-    """Give the price, an hour and the years in a line, each that is known and once."""
+    """Write price, hour and years in a line, each known one once."""
     if target["cost"]["usd_per_hour"] is None:
         return format_price(target)
     hour = [] if target["cost"]["purchase_usd"] is None else [f"an hour {format_hourly(target)}"]
@@ -55,7 +55,7 @@ def format_prices(target: Target) -> str:
 
 
 def format_years_cost(target: Target) -> str:
-    """Give the cost over the years that it is reckoned for."""
+    """Write the cost over the years of the calculation."""
     found = target["cost"]["years"]
     return (
         UNKNOWN
@@ -65,13 +65,13 @@ def format_years_cost(target: Target) -> str:
 
 
 def describe_use(targets: Sequence[Target]) -> str:
-    """Name the use that costs are for, where all have the same."""
+    """Describe the use of the costs, if all have the same."""
     found = {target["cost"]["utilisation"] for target in targets}
     return f"{format_share(found.pop())} use" if len(found) == 1 else "the stated use of each"
 
 
 def describe_assumptions(targets: Sequence[Target]) -> str:
-    """Say in a sentence what most of the figures rest on."""
+    """Write a sentence with the assumptions of most figures."""
     costs = [target["cost"] for target in targets]
 
     def common(texts: set[str]) -> list[str]:
@@ -102,12 +102,12 @@ def describe_assumptions(targets: Sequence[Target]) -> str:
 
 
 def describe_costs(target: Target) -> list[str]:
-    """Say what the tokens cost, and from where on self-hosting loses."""
+    """Write what the tokens cost, and from which use self-hosting loses."""
     return [*_describe_blocked(target), *_describe_sums(target)]
 
 
 def _describe_blocked(target: Target) -> list[str]:
-    """Say of a blocked machine that its costs are those of a machine that serves."""
+    """Write for a blocked machine that its costs are those without blockers."""
     if get_status(target) != "blocked":
         return []
     return ["Counted as if its blockers were fixed, without what fixing them costs."]
@@ -158,7 +158,7 @@ def _describe_load(target: Target) -> str:
 
 
 def describe_costs_briefly(target: Target) -> str:
-    """Say it in one sentence: the cost beside the API's price, and at what load which is less."""
+    """Write in one sentence the cost, the API's price, and which is lower at which load."""
     found = target["cost"]
     each = found["usd_per_million_output_tokens"]["expected"]
     before = _describe_blocked(target)
@@ -176,7 +176,7 @@ def describe_costs_briefly(target: Target) -> str:
 
 
 def _describe_outcome(row: BreakEven, target: Target) -> str:
-    """Say from which load on self-hosting is cheaper, never without a load."""
+    """Write from which load self-hosting is cheaper."""
     best = row["at_best"]
     if row["utilisation"]:
         return f"with so many self-hosting loses below {format_share(row['utilisation'])} use"
@@ -190,7 +190,7 @@ def _describe_outcome(row: BreakEven, target: Target) -> str:
 
 
 def describe_break_even(target: Target) -> str:
-    """Say in a few words from which use on a machine is cheaper than the model's own API."""
+    """Write in a few words from which use a machine is cheaper than the model's own API."""
     rows = target["cost"]["break_even"]
     if not rows or rows[0]["cheaper"] is None:
         return UNKNOWN
@@ -205,12 +205,12 @@ def describe_break_even(target: Target) -> str:
 
 
 def count_requests(many: int) -> str:
-    """Say how many requests run at once."""
+    """Write a number of requests at once."""
     return f"{many} request{'s' * (many != 1)} at once"
 
 
 def describe_computed(computed: Sequence[int]) -> str:
-    """Say for which numbers of requests at once something was computed."""
+    """Write the numbers of requests at once for which costs were computed."""
     if len(computed) == 1:
         return f"with {count_requests(computed[0])}, and more bring nothing"
     return f"with each of {', '.join(map(str, computed[:-1]))} and {count_requests(computed[-1])}"

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def filter_severity(target: Target | MachinePlan, *severities: str) -> list[Finding]:
-    """Give the findings of these severities in the order of the document."""
+    """Return the findings of these severities in the order of the document."""
     return [row for row in target["findings"] if row["severity"] in severities]
 
 
 def is_on_paper(target: Target) -> bool:
-    """Whether the machine is only described: nothing can be settled on it yet."""
+    """Whether the machine is only described, so that no finding can be fixed on it yet."""
     origin = target["facts"].get("origin")
     return origin is not None and origin["kind"] in ("spec", "recording", "suggested")
 
 
 def list_warnings(target: Target) -> list[Finding]:
-    """Give the warnings that weigh: on paper those that concern the purchase."""
+    """Return the warnings that matter: of a described machine only those of the purchase."""
     found = filter_severity(target, "warning")
     return [row for row in found if not (is_on_paper(target) and _is_deployment(row))]
 
 
 def list_to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Finding]]:
-    """Give each warning of deployment once, with the machines on paper that it is for."""
+    """Return each warning of deployment once, with the described machines that have it."""
     held: dict[Any, tuple[list[str], Finding]] = {}
     for target in filter(is_on_paper, targets):
         for row in filter(_is_deployment, filter_severity(target, "warning")):
@@ -46,7 +46,7 @@ def _is_deployment(row: Finding) -> bool:
 
 
 def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Finding]]:
-    """Give every blocker once, with the names of the targets that it blocks."""
+    """Return every blocker once, with the names of its targets."""
     held: dict[Any, tuple[list[str], Finding]] = {}
     for target in targets:
         for row in filter_severity(target, "blocker"):
@@ -56,7 +56,7 @@ def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Finding]]:
 
 
 def describe_remediation_cost(row: Finding) -> str:
-    """Say what fixing a finding costs, as far as that is known."""
+    """Describe the cost of a fix, as far as it is known."""
     cost, basis = row.get("cost_usd"), row.get("cost_basis")
     if cost is None:
         return "not known: nothing in the catalogue has a price for it"

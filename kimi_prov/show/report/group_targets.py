@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def join_groups(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
-    """Give each target's plan by its name: a host's own, or the head's by the name of its group.
+    """Return each target's plan by name: a host's own, or for a group the plan of its head.
 
-    What only another host of the group has among its findings stands in the group's, with its name.
+    A finding that only another host of the group has is added to the group's, with the host's name.
     """
     found: dict[str, MachinePlan] = {}
     for host, plan in plans.items():
@@ -25,7 +25,7 @@ def join_groups(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
             others = [row["host"] for row in group["members"][1:]]
             found[group["name"]] = {**plan, "findings": _collect_findings(plan, others, plans)}
         elif group["members"][0]["host"] not in plans:
-            # Its head was not reached: the rank alone says what it can.
+            # The head was not reached: use the plan of a rank.
             found[host] = plan
     return found
 

@@ -1,4 +1,4 @@
-"""A target that is several equal hosts serving one model together: how many, and in words."""
+"""Describe a target of several equal hosts that serve one model together."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
 
 
 def count_hosts(plan: MachinePlan) -> int:
-    """Tell how many hosts a plan is for."""
+    """Return the number of hosts of a plan."""
     return int((plan.get("parallel") or {}).get("hosts") or 1)
 
 
 def count_target_hosts(target: Target) -> int:
-    """Tell how many hosts a target is."""
+    """Return the number of hosts of a target."""
     return count_hosts(target["plan"])
 
 
 def describe_each(target: Target, text: str) -> str:
-    """Say of a figure of one host that each of several has it."""
+    """Add to one host's figure that each of several hosts has it."""
     hosts = count_target_hosts(target)
     return f"{hosts} hosts, each {text}" if hosts > 1 else text
 
 
 def describe_on_each(target: Target, text: str) -> str:
-    """Say of what a host needs that each of several does."""
+    """Add to one host's need that each of several hosts has it."""
     return f"{text} on each host" if count_target_hosts(target) > 1 else text
 
 
 def describe_link(target: Target) -> str:
-    """Say how many hosts there are, and by what a sheet says that they are joined."""
+    """Describe the number of hosts, and the network between them by the sheet."""
     hosts, group = count_target_hosts(target), target["facts"].get("group")
     link = group and group["link"]
     return f"{hosts}, joined by {links.format_link(link)}" if hosts > 1 and link else f"{hosts}"
 
 
 def count_machines(many: int, hosts: int) -> str:
-    """Count machines, or groups of several that serve one model."""
+    """Write a number of machines, or of groups of several that serve one model."""
     if hosts > 1:
         return f"{many:,} group{'s' * (many != 1)} of {hosts} machines"
     return f"{many:,} machine{'s' * (many != 1)}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.plots import Line
 
 _HERE = Path(__file__).resolve().parent
-# What the template calls, by its module's name.
+# Modules whose functions the template calls, by name.
 _MODULES = {
     "assumptions": assumptions,
     "capacity": capacity,
@@ -54,7 +54,7 @@ _MODULES = {
 
 
 def render_check(document: Check) -> str:
-    """Give the page."""
+    """Return the page."""
     targets = document["targets"]
     return render_template(
         "page.html.j2",
@@ -71,7 +71,7 @@ def render_check(document: Check) -> str:
 
 
 def render_template(template: str, **values: Any) -> str:  # noqa: ANN401  (what the template names)
-    """Give a page from a template of this package, with the style of all pages."""
+    """Return a page from a template of this package, with the common style."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -80,7 +80,7 @@ def render_template(template: str, **values: Any) -> str:  # noqa: ANN401  (what
         lstrip_blocks=True,
     )
     environment.filters |= {"clean": clean, "bytes": format_bytes}
-    # Our own file, no user's text in it.
+    # The style is our own file without a user's text.
     style = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     today = datetime.now(UTC).date()
     return environment.get_template(template).render(
@@ -89,7 +89,7 @@ def render_template(template: str, **values: Any) -> str:  # noqa: ANN401  (what
 
 
 def _draw_plots(document: Check) -> list[dict[str, Any]]:
-    """Draw what there are figures for."""
+    """Draw the plots that have figures."""
     drawn = (_draw_decode(document), _draw_both_speeds(document), _draw_cost(document))
     return [plot for plot in drawn if plot is not None]
 
@@ -105,8 +105,8 @@ def _draw_decode(document: Check) -> dict[str, Any] | None:
     return {
         "kind": "speed",
         "title": "Decode against requests at once",
-        "note": "What each of so many requests gets; the bands are where a measurement is "
-        "expected to lie.",
+        "note": "The speed of each of so many requests; the bands show where a measurement is "
+        "expected.",
         "x": "Requests at once",
         "y": "Decode of each request, tokens/s",
         "chart": charts.draw_lines(
@@ -114,7 +114,7 @@ def _draw_decode(document: Check) -> dict[str, Any] | None:
             charts.choose_doubling_axis(point.x for point in points),
             y,
             label=_describe_plot("Decode of each request in tokens/s, by requests at once", rows),
-            # On a linear scale both paces lie on the ground.
+            # On a linear scale both paces would be at the bottom.
             levels=[
                 level
                 for level in lines.PACES
@@ -185,7 +185,7 @@ def _draw_cost(document: Check) -> dict[str, Any] | None:
 
 
 def _describe_plot(title: str, rows: Sequence[Line]) -> str:
-    """Name a plot for who does not see it: each line's ends."""
+    """Describe a plot for readers who do not see it: each line's ends."""
     ends = [
         f"{row.name} from {formats.format_figure(row.points[0].y)} at {row.points[0].x:.4g} "
         f"to {formats.format_figure(row.points[-1].y)} at {row.points[-1].x:.4g}"
@@ -195,7 +195,7 @@ def _describe_plot(title: str, rows: Sequence[Line]) -> str:
 
 
 def _format_command(instance: InstancePlan) -> str:
-    """Give the command a flag a line, as a shell would take it."""
+    """Write the command for a shell, one flag a line."""
     lines: list[list[str]] = [[]]
     for word in (*instance["numactl"], *instance["argv"]):
         if word.startswith("--"):

@@ -202,7 +202,7 @@ def _format_line(cells: Sequence[str]) -> str:
 
 
 def _join_cells(cells: Sequence[str]) -> str:
-    """Give a line of a table; its cells are safe already."""
+    """Return a line of a table; its cells are escaped already."""
     return "| " + " | ".join(cells) + " |"
 
 
@@ -215,5 +215,5 @@ def _format_part(size: int, bar: Bar) -> str:
 
 
 def escape(value: object) -> str:
-    """Give text that Markdown prints as it is, tables and HTML included."""
+    """Escape a text for Markdown, its tables and HTML."""
     return _MARKS.sub(r"\\\1", clean(value))

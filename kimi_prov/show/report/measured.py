@@ -1,4 +1,4 @@
-"""What was measured on a machine, what it stands in place of, what that did to the prediction."""
+"""Describe measurements of a machine, the values they replace, and the effect on predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPEEDS = (
 
 
 def describe_measurements(target: CheckedTarget | Mapping[str, Any]) -> str:
-    """Say it in one line; empty where nothing was measured."""
+    """Describe the measurements in one line; empty where there are none."""
     if not target.get("measured"):
         return ""
     parts = [_describe_measurement(row) for row in target["measured"]]
@@ -41,7 +41,7 @@ def _describe_measurement(row: MeasuredInstead) -> str:
 
 
 def _describe_effects(effect: Mapping[str, MeasuredEffect]) -> list[str]:
-    """Say of each speed what was expected without the measurement and with it."""
+    """Describe each speed's prediction without the measurement and with it."""
     found = []
     for key, label in _SPEEDS:
         if key not in effect:

@@ -1,4 +1,4 @@
-"""How the memory of a target is shared out: a bar for each kind of GPU and one for the host."""
+"""The use of a target's memory: a bar for each kind of GPU and one for the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Bar:
-    """How one memory is shared out, in bytes. `needed` above `total` does not fit."""
+    """The parts of one memory, in bytes. If `needed` is above `total`, they do not fit."""
 
     label: str
     total: int
@@ -39,12 +39,12 @@ class Bar:
 
     @property
     def needed(self) -> int:
-        """What the segments take that are not free room."""
+        """The sum of all segments that are not free."""
         return sum(part.size for part in self.segments if part.kind != "free")
 
 
 def build_bars(target: Target) -> list[Bar]:
-    """Share out the memory of each GPU, like ones together, and that of the host, in bytes."""
+    """Return the bars of GPUs, equal ones together, and of the host, in bytes."""
     plan, facts = target["plan"], target["facts"]
     found = plan["memory"]
     bars = []

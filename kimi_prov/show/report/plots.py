@@ -1,4 +1,4 @@
-"""What the plots show, as numbers: HTML draws them, Markdown and text set them in tables."""
+"""The figures of the plots: HTML draws them, Markdown and text write tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Point:
     """A point of a line; `low` and `high` bound y where a range is known.
 
-    `requests` is how many run at once, where the axes do not tell.
+    `requests`: requests at once, where no axis shows them.
     """
 
     x: float
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A machine's line: `number` is its place in the ranking."""
+    """A machine's line: `number` is its rank."""
 
     number: int
     name: str
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """A line across the plot, such as a price to compare with."""
+    """A horizontal line, such as a price to compare with."""
 
     y: float
     label: str
@@ -57,7 +57,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-# From where on people chat, and from where on they wait.
+# Speeds from which people can chat, and from which they wait.
 PACES = tuple(
     Level(least, f"{word}: {least:g} tokens/s")
     for word, least in (("chat", CHAT_TOK_S), ("slow", SLOW_TOK_S))
@@ -65,13 +65,13 @@ PACES = tuple(
 
 
 def list_shown(document: Check) -> list[Target]:
-    """Give the targets that plots show, in the ranking's order: all that serve, else all."""
+    """Return the targets in plots, in the order of the ranking: all that serve, else all."""
     targets = sort_targets(document)
     return [t for t in targets if not filter_severity(t, "blocker")] or targets
 
 
 def build_decode_lines(document: Check) -> list[Line]:
-    """Give decode speed of each request, in tokens/s, against requests at once."""
+    """Return decode speed of each request, in tokens/s, against requests at once."""
     return _build_lines(
         document,
         lambda target: [
@@ -88,7 +88,7 @@ def build_decode_lines(document: Check) -> list[Line]:
 
 
 def build_speed_lines(document: Check) -> list[Line]:
-    """Give the speed of all requests together against that of each, in tokens/s."""
+    """Return the speed of all requests together against that of each, in tokens/s."""
     return _build_lines(
         document,
         lambda target: [
@@ -104,9 +104,9 @@ def build_speed_lines(document: Check) -> list[Line]:
 
 
 def find_front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
-    """Give the points that no other beats in both speeds (the Pareto front), by falling x.
+    """Return the points that no other exceeds in both speeds (the Pareto front), by falling x.
 
-    Of equal points the one of the machine that ranks first is kept.
+    Of equal points the first machine's is kept.
     """
     points = [(line, point) for line in lines for point in line.points]
     best: list[tuple[Line, Point]] = []
@@ -117,7 +117,7 @@ def find_front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
 
 
 def build_cost_lines(document: Check) -> list[Line]:
-    """Give dollars for a million output tokens against the share of hours in use."""
+    """Return dollars for a million output tokens against the share of hours in use."""
     return _build_lines(
         document,
         lambda target: [
@@ -129,7 +129,7 @@ def build_cost_lines(document: Check) -> list[Line]:
 
 
 def find_api_level(document: Check) -> Level | None:
-    """Give what the model's own API asks for a million output tokens with their input."""
+    """Return the price of the model's own API for a million output tokens with their input."""
     for target in list_shown(document):
         for row in target["cost"]["break_even"][:1]:
             asked = row["api_usd_per_million_output_tokens"]
@@ -139,7 +139,7 @@ def find_api_level(document: Check) -> Level | None:
 
 
 def find_break_evens(document: Check) -> dict[int, Point]:
-    """Give for each machine's number the use from which it is cheaper than the API."""
+    """Return by machine's number the use from which it is cheaper than the API."""
     found = {}
     for target in list_shown(document):
         rows = target["cost"]["break_even"][:1]
@@ -151,7 +151,7 @@ def find_break_evens(document: Check) -> dict[int, Point]:
 
 
 def describe_break_evens(document: Check) -> list[str]:
-    """Say for each machine with a price from which use on it is cheaper than the API."""
+    """Write for each machine with a price from which use it is cheaper than the API."""
     asked, found, rows = (
         find_api_level(document),
         find_break_evens(document),
@@ -159,7 +159,7 @@ def describe_break_evens(document: Check) -> list[str]:
     )
     if asked is None or not rows:
         return []
-    # All that are shown are blocked, or none is.
+    # Either all machines in the plot are blocked, or none is.
     blocked = any(filter_severity(target, "blocker") for target in list_shown(document))
     start = "Once the blockers are fixed, cheaper" if blocked else "Cheaper"
     wins = [
@@ -178,7 +178,7 @@ def describe_break_evens(document: Check) -> list[str]:
 
 
 def describe_missing_costs(document: Check) -> list[str]:
-    """Say which of the machines shown have no costs here, and why."""
+    """Write which machines have no costs in the plot, and why."""
     targets = [(clean(target["name"]), target["cost"]) for target in list_shown(document)]
     unpriced = [(name, cost) for name, cost in targets if cost["usd_per_hour"] is None]
     unknown = [
@@ -201,7 +201,7 @@ def describe_missing_costs(document: Check) -> list[str]:
 
 
 def build_decode_table(document: Check) -> Table:
-    """Give decode speed against requests at once, the range in brackets."""
+    """Return decode speed against requests at once, the range in brackets."""
     return _build_table(
         "Decode of each request, tokens/s, by requests at once",
         "Requests at once",
@@ -219,7 +219,7 @@ def build_decode_table(document: Check) -> Table:
 
 
 def build_cost_table(document: Check) -> Table:
-    """Give the cost of a million output tokens by use, and what the API asks."""
+    """Return the cost of a million output tokens by use, and the API's price."""
     found = _build_table(
         "Dollars for a million output tokens and their input, by use of the machine, with the "
         "planned requests at once",
@@ -236,7 +236,7 @@ def build_cost_table(document: Check) -> Table:
 
 
 def build_load_table(document: Check) -> Table:
-    """Give the cost of a million output tokens by requests at once, and which is cheaper."""
+    """Return the cost of a million output tokens by requests at once, and which is cheaper."""
     targets = [
         target
         for target in list_shown(document)
@@ -261,7 +261,7 @@ def build_load_table(document: Check) -> Table:
 
 
 def build_front_table(document: Check) -> Table:
-    """Give the Pareto front: each point, from the fastest for one to the fastest for all."""
+    """Return the Pareto front: each point, from the fastest for one to the fastest for all."""
     return Table(
         "Decode of each request against decode of all, tokens/s: the Pareto front, which no other "
         "machine or number of requests beats in both",

@@ -1,4 +1,4 @@
-"""What the catalogue knows about one machine's money and power, for the costs."""
+"""The catalogue's prices and power of one machine, for the costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
-    """Look up prices and power of the machine that the facts describe."""
+    """Return prices and power of the machine that the facts describe."""
     prices = catalogue.prices
     assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
     gpus = _find_gpus(facts, catalogue)
@@ -44,7 +44,7 @@ def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
 
 
 def _find_gpus(facts: Facts, catalogue: Catalogue) -> list[Gpu] | None:
-    """Find the machine's GPUs in the catalogue; None where one of them is not there."""
+    """Return the machine's GPUs of the catalogue; None where one is missing there."""
     found = []
     for part in facts.get("gpus") or ():
         gpu = catalogue.find_gpu(get_gpu_name(part) or "", get_gpu_memory(part))
@@ -55,7 +55,7 @@ def _find_gpus(facts: Facts, catalogue: Catalogue) -> list[Gpu] | None:
 
 
 def _sum_server_power(hours: Sequence[GpuHour]) -> Rate | None:
-    """Add up the draw of whole servers, given for each of their GPUs."""
+    """Sum up the power of whole servers, which is given for each GPU."""
     kw = [row.power_kw for row in hours if row.power_kw is not None]
     if not hours or len(kw) < len(hours):
         return None
@@ -68,7 +68,7 @@ def _sum_part_power(
     catalogue: Catalogue,
     assumed: Mapping[str, Rate],
 ) -> Rate | None:
-    """Add up what processors and GPUs may draw, the rest of the machine, and cooling."""
+    """Sum up the power of processors and GPUs, the rest of the machine, and cooling."""
     cpu = facts.get("cpu") or {}
     row: Cpu | None = catalogue.find_cpu(str(cpu.get("catalogue_name") or cpu.get("model") or ""))
     if row is None or row.tdp_w is None or gpus is None or any(c.tdp_w is None for c in gpus):
@@ -89,7 +89,7 @@ def _sum_rent(hours: Sequence[GpuHour]) -> Rate | None:
 
 
 def _find_rented_machine(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
-    """Find a whole machine with these GPUs that was seen for rent."""
+    """Return the usual rent of a whole machine with these GPUs."""
     names = [gpu.name for gpu in gpus or ()]
     for row in catalogue.prices.machine_hour:
         if names == [row.gpu] * row.gpus:

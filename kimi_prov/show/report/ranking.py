@@ -1,4 +1,4 @@
-"""The answer as every form shows it: the machines ranked in one table, each with what it lacks."""
+"""The answer in all forms of the report: a table of ranked machines, each with what it lacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Pick = Callable[[Iterable[float]], float]
 
-# How fast a machine is, in words for who has never counted tokens; and as a column holds them.
+# A machine's pace in words for readers who do not count tokens; then the words for a column.
 PACE = {
     None: "Speed not known",
     "chat": "Fast enough to chat",
@@ -47,7 +47,7 @@ _PACE_MEANS = (
     f"more people chat, at {SLOW_TOK_S:g} to {CHAT_TOK_S:g} they wait for it, below {SLOW_TOK_S:g} "
     "is too slow to chat, for batches that nobody waits for"
 )
-# Each word of the figures once, in plain words.
+# The terms of the figures in plain words.
 WORDS = (
     ("Decode", "writing the answer, token by token; a token is about three quarters of a word"),
     ("Prefill", "reading the question before the answer begins"),
@@ -62,7 +62,7 @@ _LOAD = (
     ("input_tokens", "tokens in each question"),
     ("output_tokens", "tokens in each answer"),
 )
-# Stands before money that no quote names.
+# Comes before an amount of money that is in no quote.
 RENTED = "~"
 _SPEEDS = ("single_tok_s", "decode_tok_s", "aggregate_tok_s")
 _OF_THOSE_THAT_RUN = ("decode_tok_s", "ttft_s")
@@ -70,7 +70,7 @@ _OF_THOSE_THAT_RUN = ("decode_tok_s", "ttft_s")
 
 @dataclass(frozen=True)
 class Row:
-    """A machine's place: `number` from 1, `cells` in the order of the table's heads."""
+    """A machine's row: `number` from 1, `cells` in the order of the table's heads."""
 
     number: int
     name: str
@@ -84,9 +84,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The table of the answer. `heads` are those of `cells`; `kinds` tells what they hold.
+    """The table of the answer. `heads` and `kinds` are those of `cells`.
 
-    `rented`: some costs are by the usual rent, and marked so.
+    `rented`: some costs use the usual rent, and are marked.
     """
 
     heads: tuple[str, ...]
@@ -96,7 +96,7 @@ class Ranking:
 
     @property
     def plain_heads(self) -> list[tuple[str, str]]:
-        """Heads that stand alone, with their kinds."""
+        """Heads without a group, with their kinds."""
         return [pair for pair in zip(self.heads, self.kinds, strict=True) if pair[1] != "speed"]
 
     @property
@@ -108,7 +108,7 @@ class Ranking:
 def build_ranking(
     document: Check, dollars: Callable[[float | None], str] = format_money
 ) -> Ranking:
-    """Give the table; `dollars` writes money. The best of each column is one that serves."""
+    """Return the table; `dollars` writes money. Only a target that serves is marked as best."""
     answer, targets = document["answer"], document["targets"]
     places = {target["name"]: place for place, target in enumerate(targets)}
     rows = answer["ranking"]
@@ -135,24 +135,24 @@ def build_ranking(
 
 
 def map_places(document: Check) -> dict[str, int]:
-    """Give each target's place in the ranking, by name."""
+    """Return each target's rank by name."""
     rows = document["answer"]["ranking"]
     return {row["target"]: number for number, row in enumerate(rows, 1)}
 
 
 def sort_targets(document: Check) -> list[Target]:
-    """Give the targets in the order of the ranking."""
+    """Return the targets in the order of the ranking."""
     places = map_places(document)
     return sorted(document["targets"], key=lambda target: places[target["name"]])
 
 
 def get_answer(document: Check) -> str:
-    """Say which machine it is, and why."""
+    """Return the answer's sentence."""
     return format_sentence(document["answer"]["sentence"])
 
 
 def describe_load(load: CheckedLoad) -> str:
-    """Say what load was asked for, and which of its values were assumed."""
+    """Describe the load and which of its values were assumed."""
     parts = []
     for key, unit in _LOAD:
         found = cast("LoadFigure | None", load.get(key))
@@ -162,25 +162,25 @@ def describe_load(load: CheckedLoad) -> str:
 
 
 def describe_planned(targets: Sequence[Target]) -> str:
-    """Name the planned number of requests at once: a number where all have the same."""
+    """Return the planned requests at once as text: a number if all have the same, else N."""
     many = {target["plan"]["throughput"]["concurrency"] for target in targets}
     return f"{many.pop():,}" if len(many) == 1 else "N"
 
 
 def explain_n(targets: Sequence[Target]) -> str:
-    """Say what N stands for, where machines differ in it."""
+    """Explain N if machines differ in it."""
     return "N: the requests at once planned for each machine. " * (describe_planned(targets) == "N")
 
 
 def explain_columns(document: Check) -> str:
-    """Say which columns are of all machines and which of one, where several may be needed."""
+    """Explain which columns are of all machines and which of one, if several may be needed."""
     if not document["load"]:
         return ""
     return "An hour and the years: of all machines that the load takes; speeds: of one of them. "
 
 
 def describe_waiting(target: Target) -> str:
-    """Say how many of the planned requests run where the others wait; else nothing."""
+    """Write how many of the planned requests run, if the others wait."""
     few = count_running(target)
     return f" ({few:,} run)" if few < target["plan"]["throughput"]["concurrency"] else ""
 
@@ -191,7 +191,7 @@ def mark_figures(
     values: Sequence[float | None],
     targets: Sequence[Target],
 ) -> tuple[list[str], list[float | None]]:
-    """Mark figures of those requests alone that run; none of them is the best of all requests."""
+    """Mark figures of only the running requests; such a figure is never marked as best."""
     marks = [describe_waiting(target) if key in _OF_THOSE_THAT_RUN else "" for target in targets]
     return (
         [text + mark for text, mark in zip(texts, marks, strict=True)],
@@ -204,7 +204,7 @@ def _build_columns(
     targets: Sequence[Target],
     dollars: Callable[[float | None], str],
 ) -> list[tuple[str, str, list[Cell]]]:
-    """Give each column's head, kind and cells, one for each row."""
+    """Return each column's head, kind and cells, one for each row."""
     serves = [row["serves"] for row in rows]
 
     def column(

@@ -1,8 +1,8 @@
-"""A software bill of materials: what each machine's engine environment is made of, as CycloneDX.
+"""A software bill of materials of each machine's engine environment, as CycloneDX.
 
-An environment is made from its lock files alone, by digest, and never changed in place: so the
-locks list what is in it. Beside it stand what it needs on the machine: the interpreter where it was
-brought, the driver and the weights.
+An environment is made only from its lock files, by digest, and never changed in place: so the
+locks list its packages. The document also has what it needs on the machine: a bundled interpreter,
+the driver and the weights.
 
 Decides: the bill of materials.
 Held by: tests/unit/show/report/test_sbom.py.
@@ -37,7 +37,7 @@ _ONE_OF = "of every file of this release that the lock allows; one of them was i
 class Machine:
     """One machine: `status` is its entry of the status document, `locks` the texts by name.
 
-    `page`: the lock of its page in the same form, empty where it has none.
+    `page`: the lock of its web UI in the same form, empty where it has none.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Machine:
 
 
 def build_document(machines: Sequence[Machine]) -> dict[str, Any]:
-    """Return one CycloneDX document; what machines have in common is in it once."""
+    """Return one CycloneDX document; common components of machines are in it once."""
     bom = Bom()
     bom.metadata.tools.components.add(
         Component(name="kimi-prov", version=__version__, type=ComponentType.APPLICATION)
@@ -181,7 +181,7 @@ def _build_model(machine: Machine) -> Component:
     return Component(
         name=name,
         version=revision,
-        # Whether the weights were verified is a machine's own.
+        # Whether the weights were verified differs between machines.
         bom_ref=f"weights:{name}@{revision}:{verified}",
         type=ComponentType.DATA,
         properties=[Property(name="kimi-prov:weights_verified", value=verified)],
@@ -189,7 +189,7 @@ def _build_model(machine: Machine) -> Component:
 
 
 def _build_interpreter(machine: Machine) -> list[Component]:
-    """Give the build of CPython that was brought; the machine's own is its distribution's."""
+    """Return the bundled build of CPython; a machine's own belongs to its distribution."""
     brought = machine.status["versions"].get("engine_interpreter")
     if not brought:
         return []
@@ -222,7 +222,7 @@ def _build_driver(machine: Machine) -> list[Component]:
 
 
 def _list_packages(lock: str, text: str) -> list[Component]:
-    """List the packages of a lock; a plugin of this project is published nowhere."""
+    """List the packages of a lock; a plugin of this project has no index."""
     own = engine_plugins.find_plugin(lock)
     plugin = engine_plugins.name_distribution(own) if own else None
     found = []

@@ -1,6 +1,6 @@
 """A check document as text for a terminal of 80 columns.
 
-Of several machines each gets a short block; a check of one alone shows everything.
+Each of several machines gets a short block; a single machine gets all details.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ if TYPE_CHECKING:
 _BAR = 40
 _LABEL = 42
 _NAME = 17
-# Place, name, pace; three of money, three of speed.
+# Columns: rank, name, pace; three of money, three of speed.
 _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
 def format_check(document: Check) -> str:
-    """Give the answer first, then what blocks, then each target, then what was assumed."""
+    """Write the answer first, then blockers, each target, and assumptions."""
     targets = document["targets"]
     lines = [*wrap(format_title(targets)), "", *wrap(get_answer(document))]
     if document["load"]:
@@ -115,13 +115,13 @@ def _join_lines(lines: Sequence[str]) -> str:
 
 
 def _format_ranking(document: Check) -> list[str]:
-    """Set the machines in a table, each with what it lacks on the line below."""
+    """Write the machines as a table, each with what it lacks on the line below."""
     found = build_ranking(document, format_short_money)
     money = [place for place, kind in enumerate(found.kinds) if kind == "money"]
     speeds = [place for place, kind in enumerate(found.kinds) if kind == "speed"]
     many = describe_planned(document["targets"])
     span_of = found.heads[money[1]].removeprefix("Over ")
-    # The column of N has no room for a large number: the notes tell it.
+    # The column of N has no room for a large number: the notes have it.
     heads = ("$/hour", span_of[:8], "$/M out", "alone", "each", "all")
     lines = [
         f"{'decode, tokens/s':>80}",
@@ -173,7 +173,7 @@ def _format_costs(document: Check) -> list[str]:
 
 
 def _format_grid(found: Table) -> list[str]:
-    """Set a table in columns; a long name gets a line of its own."""
+    """Write a table in columns; a long name gets a line of its own."""
     rows = (found.head, *found.rows)
     widths = [max(len(row[place]) for row in rows) for place in range(1, len(found.head))]
     first = WIDTH - sum(width + 2 for width in widths)
@@ -186,7 +186,7 @@ def _shorten(name: str, width: int) -> str:
 
 
 def _format_block(number: int, target: Target) -> list[str]:
-    """Describe one of several machines shortly."""
+    """Write one of several machines shortly."""
     speed = target["plan"]["throughput"]
     first = [
         format_duration_range(read_span(cast("Range", speed.get(key) or {})))
@@ -214,7 +214,7 @@ def _format_block(number: int, target: Target) -> list[str]:
 
 
 def _describe_state(target: Target) -> str:
-    """Give the verdict in a word, and the pace of a machine that serves."""
+    """Return the verdict in a word, and the pace of a machine that serves."""
     word = STATUS[get_status(target)].upper()
     return word if get_status(target) == "blocked" else f"{word}, {PACE[target['pace']].lower()}"
 
@@ -229,7 +229,7 @@ def _describe_memory(bar: Bar) -> str:
 
 
 def _format_target(target: Target) -> list[str]:
-    """Describe the only machine fully."""
+    """Write the only machine with all details."""
     lines = [
         *wrap(_describe_state(target)),
         *wrap(describe_verdict(target), "  ", "  "),

@@ -1,4 +1,4 @@
-"""Whether a target serves the model, in a word and in a sentence."""
+"""Describe whether a target serves the model, in a word and in a sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked
 
 
 def format_title(targets: Sequence[Target]) -> str:
-    """Say what the report is about."""
+    """Return the title of the report."""
     models = list(dict.fromkeys(clean(t["plan"]["model"]["name"]) for t in targets))
     many = (
         f"{clean(targets[0]['name'])}" if len(targets) == 1 else f"{len(targets)} machines compared"
@@ -27,14 +27,14 @@ def format_title(targets: Sequence[Target]) -> str:
 
 
 def get_status(target: Target) -> str:
-    """Tell "blocked", "warnings" or "fits"."""
+    """Return "blocked", "warnings" or "fits"."""
     if filter_severity(target, "blocker"):
         return "blocked"
     return "warnings" if list_warnings(target) else "fits"
 
 
 def describe_verdict(target: Target) -> str:
-    """Say in a sentence or two whether the target serves the model, and how well."""
+    """Describe in a sentence or two whether the target serves the model, and how well."""
     plan = target["plan"]
     model = f"{clean(plan['model']['name'])} ({plan['model']['weights_format']})"
     blockers = filter_severity(target, "blocker")
@@ -57,14 +57,14 @@ def describe_verdict(target: Target) -> str:
 
 
 def _describe_installation(target: Target) -> str:
-    """Say where `apply` would not install the engine."""
+    """Write that the engine has to be installed by hand, if `apply` does not install it."""
     if target["plan"]["engine"].get("provisioned", True):
         return ""
     return " This engine is planned here and has to be installed by hand."
 
 
 def count_running(target: Target) -> int:
-    """Tell how many of the planned requests the speeds count as running at the same time."""
+    """Return how many of the planned requests run at the same time in the speeds."""
     speed = target["plan"]["throughput"]
     one, many = speed["decode_tok_s"]["expected"], speed["aggregate_tok_s"]["expected"]
     planned = int(speed["concurrency"])
@@ -72,7 +72,7 @@ def count_running(target: Target) -> int:
 
 
 def describe_engine(target: Target) -> str:
-    """Name the engine, its version and build."""
+    """Describe the engine, its version and build."""
     return clean(formats.describe_engine(target["plan"]["engine"]))
 
 

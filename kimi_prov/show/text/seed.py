@@ -1,4 +1,4 @@
-"""What `weights seed` did, and what storing the weights costs."""
+"""The document of `weights seed` as text, and the cost of storing the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def format_text(document: Seed) -> str:
-    """Say what was done, and what to write into an inventory."""
+    """Write what was copied, and the line for an inventory."""
     if not document["complete"]:
         return f"{document['bucket']}: {format_bytes(document['missing_bytes'])} would be copied"
     copied = document["uploaded_bytes"]
@@ -26,7 +26,7 @@ def format_text(document: Seed) -> str:
 
 
 def describe_storage_cost(cost: StorageCost | None) -> str:
-    """Say what storing costs, and what is not in it."""
+    """Describe the cost of storing the weights, and what it leaves out."""
     if cost is None:
         return "storing it: no price is known of this provider"
     return (

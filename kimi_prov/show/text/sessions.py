@@ -1,4 +1,4 @@
-"""What sessions have cost, as a table."""
+"""The costs of sessions as a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def format_text(document: Sessions) -> str:
 def _format_cells(row: PaidSession) -> tuple[str, ...]:
     costs = (row["usd"], row["starting_usd"], row["serving_usd"], row["idle_usd"])
     money = (f"${usd:.2f}" for usd in costs)
-    # Of one that was taken without a notice nobody knows more.
-    ended = row["end"] or f"not told; last seen {row['until']}"
+    # The end of a machine that was taken without a notice is not known.
+    ended = row["end"] or f"not known; last seen {row['until']}"
     about = (row["since"], row["machine"] or "", row["model"] or "", f"{row['hours']:g}")
     return *about, *money, ended

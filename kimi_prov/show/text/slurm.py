@@ -17,7 +17,7 @@ _ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"
 
 
 def format_jobs(document: Jobs) -> str:
-    """Write the folder's jobs: one a line, and below a server where it answers."""
+    """Write the folder's jobs: one a line, and below a server its URL."""
     if not document["jobs"]:
         return f"{clean_text.clean_line(document['folder'])}: no jobs"
     lines = [_ROW.format("JOB", "ID", "STATE", "NODES", "TIME LEFT", "SERVER").rstrip()]
@@ -48,7 +48,7 @@ def _format_job(row: Job) -> list[str]:
 
 
 def has_lost_server(document: Jobs) -> bool:
-    """Whether the newest server that is known has failed or was lost."""
+    """Whether the newest known server has failed or was lost."""
     servers = [row for row in document["jobs"] if row["name"] == "serve"]
     return bool(servers) and _has_failed(servers[0])
 

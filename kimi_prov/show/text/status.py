@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def format_text(document: Mapping[str, Any]) -> str:
-    """Write the status document: for each host what runs, from what, and how full it is."""
+    """Write the status document: for each host what runs, its sources, and how full disks are."""
     return format_hosts(document, lambda host: [*_format_host(host), *format_stand_ins(host)])
 
 
@@ -91,7 +91,7 @@ def _format_served(host: Mapping[str, Any]) -> list[str]:
 
 
 def _format_applied(found: AppliedStatus | None) -> list[str]:
-    """Tell which entry of the history is in place; an earlier version has none."""
+    """Write the applied entry of the history; an earlier version has none."""
     if not found:
         return []
     by = found["by"] or {}
@@ -107,7 +107,7 @@ def _format_applied(found: AppliedStatus | None) -> list[str]:
 
 
 def _format_lifecycle(found: RestStatus | None) -> list[str]:
-    """Tell what the last start took, and what the next one will; an earlier version does not."""
+    """Write the times of the last start and the next one; an earlier version has none."""
     if not found:
         return []
     lines: list[str] = []
@@ -136,7 +136,7 @@ def _format_lifecycle(found: RestStatus | None) -> list[str]:
 
 
 def _format_idle(found: IdleStatus | None) -> list[str]:
-    """Announce when the machine will rest."""
+    """Write when the machine will stop because it is idle."""
     if not found:
         return []
     left, words = found["asleep_in_seconds"], {"stop": "asleep", "poweroff": "off", "hook": "hook"}
@@ -152,7 +152,7 @@ def _format_idle(found: IdleStatus | None) -> list[str]:
 
 
 def _format_cost(found: PaidStatus | None) -> list[str]:
-    """Tell what this session has cost, against its budget, and what those before it did."""
+    """Write the cost of this session, its budget, and the cost of earlier sessions."""
     if not found:
         return []
     row, budget = found["session"], found["budget_usd"]
@@ -179,7 +179,7 @@ def _format_cost(found: PaidStatus | None) -> list[str]:
 
 
 def _format_session_history(found: KeptSessions | None) -> list[str]:
-    """Tell where the history of sessions is, and whether it outlives the machine."""
+    """Write where the history of sessions is, and whether it outlives the machine."""
     if not found:
         return []
     if found["in"] is None:
@@ -193,7 +193,7 @@ def _format_session_history(found: KeptSessions | None) -> list[str]:
 
 
 def _format_savings(found: RestedStatus) -> list[str]:
-    """Tell how long it has rested in all, and the most that it saved."""
+    """Write how long the machine was stopped in all, and the most that it saved."""
     if not found["times"]:
         return []
     times = f"{found['times']} time{'s' if found['times'] != 1 else ''}"
@@ -209,7 +209,7 @@ def _describe_start(found: StartEstimate) -> str:
 
 
 def _format_group(group: GroupStatus | None) -> list[str]:
-    """Tell who serves the model together; an earlier version says nothing of it."""
+    """Write the hosts that serve the model together; an earlier version has none."""
     if not group:
         return []
     hosts = ", ".join(f"{row['host']} ({row['address']})" for row in group["members"])
@@ -252,7 +252,9 @@ def _format_web_ui(host: Mapping[str, Any]) -> list[str]:
     closed = "sign-up open" if web["signup"] else "sign-up closed"
     waiting = "; its administrator's password is waiting: `kimi-prov key`"
     return [
-        *format_entry("page", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"),
+        *format_entry(
+            "web UI", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"
+        ),
         *format_entry(
             "  keeps",
             f"{format_bytes(web['data_bytes'])} in {web['data']}"
@@ -262,7 +264,7 @@ def _format_web_ui(host: Mapping[str, Any]) -> list[str]:
 
 
 def _format_certificate(found: CertificateStatus | None) -> list[str]:
-    """Tell of the certificate; a machine that an earlier version provisioned says nothing."""
+    """Write the certificate's state; a machine of an earlier version has none."""
     if not found:
         return []
     names = " for " + ", ".join(found["names"]) if found["names"] else ""
@@ -326,7 +328,7 @@ def _format_space(host: Mapping[str, Any]) -> list[str]:
 
 
 def _format_updates(host: Mapping[str, Any]) -> list[str]:
-    """Tell what of the operating system waits; an earlier version says nothing of it."""
+    """Write the updates that wait; an earlier version has none."""
     found = host.get("updates")
     if host.get("updates_error"):
         told = f"not known: {host['updates_error']} (see there: apt-get --simulate dist-upgrade)"
@@ -341,7 +343,7 @@ def _format_updates(host: Mapping[str, Any]) -> list[str]:
     counted = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
     others = [f"{found['others']} others"] if found["others"] else []
     lines = format_entry("updates", f"{', '.join(counted + others) or 'none'} waiting, {seen}")
-    # Of security packages there may be dozens: the document has their names.
+    # There may be dozens of security packages: the document has their names.
     for row in (row for row in found["waiting"] if row["kind"] != "security"):
         held = ", held" if row["held"] else ""
         lines += format_entry(
@@ -351,7 +353,7 @@ def _format_updates(host: Mapping[str, Any]) -> list[str]:
 
 
 def _format_metrics(found: MetricsStatus | None) -> list[str]:
-    """Tell where metrics are read, and how the machine watches itself; else nothing."""
+    """Write where metrics are read, and whether the machine monitors itself."""
     if not found:
         return []
     state = "open" if found["listening"] else "not open"
@@ -362,7 +364,7 @@ def _format_metrics(found: MetricsStatus | None) -> list[str]:
 
 
 def _format_monitor(found: MonitorStatus | None) -> list[str]:
-    """Tell what a host that watches sees, and what it takes of the disk."""
+    """Write the targets of a monitoring host, and its use of the disk."""
     if not found:
         return []
     lines = format_entry(
@@ -388,7 +390,7 @@ def _format_monitor(found: MonitorStatus | None) -> list[str]:
 
 
 def _format_gateway(found: GatewayStatus) -> list[str]:
-    """Tell to which hosts a gateway sends, and at which address it answers."""
+    """Write the hosts to which a gateway sends, and the address at which it answers."""
     who = ", ".join(found["allowed_networks"]) or "this machine alone"
     state = "open" if found["listening"] else "not open"
     lines = format_entry("port", f"{found['port']} {state}, for {who}")
@@ -406,12 +408,12 @@ def _format_gateway(found: GatewayStatus) -> list[str]:
 
 
 def _format_drift(found: DriftStatus | None) -> list[str]:
-    """Tell what the timer found last; without one, and in an earlier version, nothing."""
+    """Write the timer's last result; nothing without a timer or in an earlier version."""
     if not found:
         return []
     when = f", looked at {found['looked_at']}" if found["looked_at"] else ""
     stopped = "" if found["timer"] == "active" else f"; the timer is {found['timer']}"
     lines = format_entry("drift", f"{found['detail']}{when}{stopped}")
     if found["differences"] or found["complete"] is False:
-        lines += format_entry("", "kimi-prov drift tells what, since when and through what")
+        lines += format_entry("", "kimi-prov drift shows what, since when and through what")
     return lines

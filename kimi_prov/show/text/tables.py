@@ -1,4 +1,4 @@
-"""A table in the width of a terminal, or whole: no column is left out and nothing is cut."""
+"""A table in the width of a terminal, or without limit: no column or text is cut."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _FURTHER = "  "
-# Higher cells are read better one below the other.
+# A row with higher cells is easier to read as a block.
 _HIGHEST = 3
-# A space at which no line is broken.
+# A space at which lines are not broken.
 _TIED = "\N{NO-BREAK SPACE}"
 
 
 def format_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> list[str]:
-    """Lay rows out in `width` columns; without a width each row is one line.
+    """Write rows in `width` columns; without a width each row is one line.
 
-    Where a table does not fit, its heads are broken at underscores and its cells at spaces; where
-    that is not enough, each row becomes a block of its own.
+    If a table does not fit, heads are broken at underscores and cells at spaces; if it still does
+    not fit, each row becomes a block of its own.
     """
     table = [head, *rows]
     natural = _measure_columns(table)
     if width is None or _sum_widths(natural) <= width:
         return align_columns(table)
-    # Heads are the cheaper to break: they stand there once.
+    # Break heads first: they appear only once.
     short = [max(_split_head(column), key=len) for column in head]
     least = _measure_columns(
         [short, *([max(cell.split(), key=len, default="") for cell in row] for row in rows)]
@@ -51,9 +51,9 @@ def align_columns(
     right: Container[int] = (),
     widths: Sequence[int] | None = None,
 ) -> list[str]:
-    """Set cells below each other: those of the columns in `right` end together, others begin so.
+    """Align cells in columns: to the right in the columns of `right`, to the left in others.
 
-    `widths`: of the columns, where they are not as wide as their widest cell.
+    `widths`: of the columns, if they are not as wide as their widest cell.
     """
     measured = widths or _measure_columns(rows)
     return [
@@ -66,7 +66,7 @@ def align_columns(
 
 
 def break_line(text: str, width: int | None) -> list[str]:
-    """Break a line at spaces, what follows set in below it; a word that is too long stays whole."""
+    """Break a line at spaces, with further lines indented; a long word is not broken."""
     if width is None or len(text) <= width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
@@ -88,7 +88,7 @@ def _sum_widths(widths: Sequence[int]) -> int:
 
 
 def _reduce_widths(widths: Sequence[int], least: Sequence[int], width: int) -> list[int] | None:
-    """Take from the widest columns what is too much; None where even the least does not fit."""
+    """Narrow the widest columns to fit; None where even the smallest widths do not fit."""
     if _sum_widths(least) > width:
         return None
     found = list(widths)
@@ -118,12 +118,12 @@ def _wrap_cell(text: str, width: int) -> list[str]:
 
 
 def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Set cells of several lines beside each other."""
+    """Write cells of several lines side by side."""
     return align_columns([*zip_longest(*cells, fillvalue="")], widths=widths)
 
 
 def _format_block(head: Sequence[str], row: Sequence[str], width: int) -> list[str]:
-    """Give a row as its first cell, and below it what the others say, short ones unbroken."""
+    """Write a row as its first cell, and below it the others; short ones are not broken."""
     told = [f"{column}: {cell}" for column, cell in zip(head[1:], row[1:], strict=True)]
     room = width - len(_GAP + _FURTHER)
     tied = [text.replace(" ", _TIED) if len(text) <= room else text for text in told]

@@ -1,4 +1,4 @@
-"""What `update` installed, as text."""
+"""The document of `update` as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def format_text(document: Update) -> str:
-    """Write for each host what was installed, what was left, and what it took."""
+    """Write for each host what was installed, what was left, and the time without service."""
     return format_hosts(document, _format_host)
 
 
@@ -42,7 +42,7 @@ def _format_host(host: UpdatedHost) -> list[str]:
 
 
 def format_pending(found: Mapping[str, Any]) -> list[str]:
-    """Write why a host has to start again, and what of ours runs what was replaced since."""
+    """Write why a host has to restart, and our units that run replaced libraries."""
     lines = [
         line
         for reason in found["restart_reasons"]

@@ -1,4 +1,4 @@
-"""What keys used, as a table and as CSV."""
+"""The usage of keys as a table and as CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADS = {"prompt_tokens": "tokens in", "completion_tokens": "tokens out"}
 
 
 def format_text(document: Usage) -> str:
-    """Write the rows under each other, and what was not counted below."""
+    """Write the rows as a table, and below it what was not counted."""
     heads, rows = _build_table(document)
     cells = [[_HEADS.get(head, head) for head in heads], *rows]
     names = len(heads) - len(_NUMBERS) - 1

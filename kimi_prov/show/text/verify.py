@@ -30,7 +30,7 @@ def _format_host(host: VerifiedHost) -> list[str]:
 
 
 def _format_check(check: CheckResult) -> list[str]:
-    """Write one check; of one that failed also what was expected, and what came."""
+    """Write one check; for a failed one also the expected and the actual answer."""
     label = f"{check['status']:<4} {check['name']}"
     lines = format_entry(label, f"{check['detail']} ({check['seconds']:.2f} s)", _NAMES)
     for text, word in ((check.get("expected"), "expected"), (check.get("observed"), "came")):

@@ -1,4 +1,4 @@
-"""What `web backup` and `web restore` did, as text."""
+"""The documents of `web backup` and `web restore` as text."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def format_backup(document: WebUi) -> str:
-    """Write for each host where its archive is, and what it holds."""
+    """Write for each host the path of its archive, and what it holds."""
     return format_hosts(document, partial(_format_host, "written to"))
 
 
 def format_restore(document: WebUi) -> str:
-    """Write what a host's page has now, and from where."""
+    """Write for each host what its web UI has now, and from which archive."""
     return format_hosts(document, partial(_format_host, "restored from"))
 
 
 def _format_host(verb: str, host: WebUiOfHost) -> list[str]:
     if not host["ok"]:
         return []
-    made = f"{format_utc(host['made_unix'])}, by version {host['version']} of the page"
+    made = f"{format_utc(host['made_unix'])}, by version {host['version']} of the web UI"
     lines = [
         *format_entry(verb, f"{host['file']}, {format_bytes(host['bytes'])}"),
         *format_entry("made", made),

@@ -36,8 +36,8 @@ def asked(*words):
     ("words", "told"),
     [
         (["--concurrency", "0"], "from 1 to 10000"),
-        (["--concurrency", "1,,4"], "numbers and commas"),
-        (["--concurrency", "1,99999999999999"], "numbers and commas"),
+        (["--concurrency", "1,,4"], "commas between"),
+        (["--concurrency", "1,99999999999999"], "commas between"),
         (["--rate", "nan"], "no number"),
         (["--rounds", "0"], "1<=x<=20"),
         (["--image-size", "1024"], "width and height"),

@@ -1,4 +1,4 @@
-"""Action `kimi_lifecycle`: one step of stopping, starting or restarting what a machine serves."""
+"""Action `kimi_lifecycle`: run one step of a stop, start or restart of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_lifecycle
 short_description: Runs one step of a stop, a start or a restart
-description: The code is sent; what runs on as a unit is the machine's own.
+description: The code is sent along; units run the code that is installed on the machine.
 options:
   step:
     type: str
@@ -28,19 +28,19 @@ options:
     required: true
     description:
       - C(consent) refuses a machine that would switch itself off and is its own control machine.
-      - C(stop), C(start) and C(restart) begin; of a group all hosts have to be there.
-      - C(started) and C(outcome) give the host's document.
+      - C(stop), C(start) and C(restart) begin; all hosts of a group must be in the run.
+      - C(started) and C(outcome) return the host's document.
   plan:
     type: dict
     description: The plan, for C(consent).
   drain_s:
     type: float
     default: 0
-    description: Seconds that answers under way have.
+    description: Seconds for answers that are in progress.
   part:
     type: str
     default: serving
-    description: Which part of the hosts of a group stops.
+    description: The part of a group's hosts that stops.
   began:
     type: dict
     default: {}
@@ -51,7 +51,7 @@ _REQUESTS = ("stop", "start", "restart")
 
 
 class ActionModule(HostAction):
-    """A host that is lost fails, so that others of its group are not left locked."""
+    """A lost host fails the task, so that other hosts of its group do not stay locked."""
 
     FAILS_UNREACHABLE = True
 
@@ -90,13 +90,13 @@ class ActionModule(HostAction):
             "by": {key: holder[key] for key in ("user", "control_host")},
             "drain_s": args["drain_s"],
             "part": args["part"],
-            # Without those that have failed: hosts that serve together go on together.
+            # Hosts that failed are left out: hosts that serve together go on together.
             "hosts": [str(name) for name in self.variables.get("ansible_play_batch") or ()],
         }
 
 
 def build_document(step: str, answer: LifecycleAnswer, began: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the host's document of the last step; `began`: what the first one answered."""
+    """Return the host's document after the last step; `began`: the answer to the first step."""
     if step == "outcome":
         numbers = {"requests_cut": answer.get("cut"), "seconds": answer.get("seconds")}
         return {"kimi_document": {"ok": True, "detail": _describe_end(answer), **numbers}}
@@ -136,6 +136,6 @@ def _describe_end(answer: LifecycleAnswer) -> str:
     seconds = answer.get("seconds")
     duration = "" if seconds is None else f" in {format_duration(seconds)}"
     if answer.get("mark"):
-        kept = "weights, keys, page, history and certificate stay"
+        kept = "weights, keys, web UI, history and certificate stay"
         return f"stopped{duration}, {requests}; {kept}"
     return f"restarted{duration}, {requests}"

@@ -1,4 +1,4 @@
-"""Action `kimi_lock`: keep a second apply off the machine while one is running."""
+"""Action `kimi_lock`: keep a second apply off the machine while one runs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ options:
     choices: [present, kept, absent]
     default: present
     description:
-      - C(present) takes the lock or says who holds it.
-      - C(kept) refuses too where nobody holds it any more, for what this run knows is old then.
+      - C(present) takes the lock or reports its holder.
+      - C(kept) also refuses a lock that is free, because the facts of this run are old then.
       - C(absent) releases it.
   applied:
     type: bool
     description:
-      - Whether all went well; where it is given, C(absent) ends an apply and writes its history.
-      - Where it did not, and a switch is open, the machine goes back to what served.
+      - Whether the apply succeeded; with it, C(absent) ends an apply and writes its history.
+      - If it failed and a switch is open, the machine goes back to what served before.
   keep:
     type: int
-    description: How many versions the history keeps.
+    description: The number of versions that the history keeps.
 """
 
 
 class ActionModule(HostAction):
-    """In check mode nothing is written and nobody kept off."""
+    """In check mode no lock is taken."""
 
     SKIPPED_IN_CHECK_MODE = "no lock is taken"
 
@@ -60,20 +60,20 @@ class ActionModule(HostAction):
         return {}
 
     def _end_apply(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Release the lock; the machine records what was applied, or goes back."""
+        """Release the lock; the machine records what was applied, or goes back to what served."""
         request = switching.build_request(self.variables)
         request |= {"done": args["applied"], "keep": args["keep"]}
         try:
             ended: SwitchEndAnswer = call(self, "switch", "end", stdin=request)
         except RemoteError:
-            # No program there yet, or an older one: that must not leave the lock behind.
+            # Without a working program on the machine the lock is removed by the shell.
             ended = call_sent(self, "switch", "end", stdin=request)
         return {"entry": ended["entry"], "warnings": ended["told"]}
 
     def _release(self) -> dict[str, Any]:
-        """Release the lock; of another machine's that is not reached only a warning is given.
+        """Release the lock; if the task is delegated and that host is not reached, only warn.
 
-        Ansible would take the failed machine, whose task this is, for the one that is not reached.
+        Ansible would report the host of the task as unreachable, not the other host.
         """
         other = self._task.delegate_to
         try:

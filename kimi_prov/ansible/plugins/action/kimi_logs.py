@@ -1,4 +1,4 @@
-"""Action `kimi_logs`: hand the journals of our units on, as they are or as they grow."""
+"""Action `kimi_logs`: report the journals of our units, once or continuously."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_logs
 short_description: Reports lines of the journals
-description: Lines go to whoever runs this, and into no result; a run keeps no copy of a journal.
+description: Lines go to the caller and into no result; a run keeps no copy of a journal.
 options:
   units:
     type: list
@@ -28,26 +28,26 @@ options:
   lines:
     type: int
     required: true
-    description: How many of the last lines.
+    description: The number of last lines.
   since:
     type: float
     default: 0
-    description: From when on, in seconds since 1970; 0 for all.
+    description: The time of the first line, in seconds since 1970; 0 for all.
   follow:
     type: bool
     default: false
-    description: Go on until somebody ends it.
+    description: Go on until the run is interrupted.
 """
 
-# How long one question to a machine waits there for a line; it outlives a cut connection so long.
+# How long one call waits on the machine for a line, also after the connection was cut.
 _WAIT_S = 15.0
-# Before a machine without any journal is asked again, and one that is away is given up.
+# Pause before a machine without a journal is asked again; limit for an unreachable machine.
 _POLL_INTERVAL_S = 1.0
 _TIMEOUT_S = 900.0
 
 
 class ActionModule(HostAction):
-    """Asks for what came after the last line."""
+    """Each call asks for the lines after the last one."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Report the last lines; with `follow` go on."""
@@ -68,7 +68,7 @@ class ActionModule(HostAction):
         return {}
 
     def _ask(self, words: list[str]) -> JournalAnswer:
-        """Ask; say that a machine went away meanwhile, and wait for it."""
+        """Ask the machine; report that the connection was cut, and wait for the machine."""
         try:
             return cast("JournalAnswer", call(self, *words))
         except AnsibleConnectionFailure:

@@ -1,4 +1,4 @@
-"""Action `kimi_monitor`: Prometheus and Alertmanager on a host that watches others, or itself."""
+"""Action `kimi_monitor`: Prometheus and Alertmanager on a monitoring host."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_monitor
 short_description: Converges Prometheus and Alertmanager
-description: Sends its own copy of the code, for a host that only watches has none.
+description: Sends its own copy of the code, because a host that only monitors has none.
 options:
   state:
     type: str
     choices: [noted, running, absent]
     default: running
-    description: C(noted) records what was there, before the packages come.
+    description: C(noted) records what exists before the packages are installed.
   hosts:
     type: list
     elements: str
     default: []
-    description: Names of those that are watched, of which this run has read what it reached.
+    description: Names of the monitored hosts; this run has read the targets of those it reached.
   settings:
     type: dict
     default: {}
-    description: Ports, networks and bounds.
+    description: Ports, networks and limits.
   receivers:
     type: dict
     default: {}
-    description: Where alerts go.
+    description: The receivers of alerts.
   units:
     type: dict
     default: {}
@@ -51,7 +51,7 @@ _VERBS = {"noted": "note", "absent": "remove"}
 
 
 def read_secret(path: str, option: str) -> str:
-    """Return the line in a file on the control machine. Raises UserError without its content."""
+    """Return a file's only line. Raises UserError, which never holds the content."""
     text = read_control_file(path, option).strip()
     if not text or "\n" in text:
         raise UserError(f"{option}: {path} does not hold one line", fix="write it in one line")
@@ -59,7 +59,7 @@ def read_secret(path: str, option: str) -> str:
 
 
 def check_networks(networks: list[str]) -> list[str]:
-    """Return who may reach both ports. Raises UserError for what is no network."""
+    """Return the networks that may reach both ports. Raises UserError for an invalid one."""
     for text in networks:
         try:
             ipaddress.ip_network(text, strict=False)
@@ -72,7 +72,7 @@ def check_networks(networks: list[str]) -> list[str]:
 
 
 def build_receivers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where alerts go, secrets included. Raises UserError for half an e-mail's settings."""
+    """Return the receivers of alerts, with secrets. Raises UserError for incomplete e-mail."""
     url_file, mail = options.get("webhook_url_file"), None
     addresses = {key: options.get(f"email_{key}") for key in ("to", "from", "smarthost")}
     if any(addresses.values()):
@@ -98,9 +98,9 @@ def build_receivers(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def map_rank_addresses(plan: Plan) -> dict[str, str]:
-    """Return the addresses at which a head that watches itself reads its ranks, by host.
+    """Return the addresses at which a head that monitors itself reads its ranks, by host.
 
-    On the group's own network: its address there is the one that ranks let in.
+    They are on the group's own network: ranks let in the head's address there.
     """
     metrics, group = plan.get("metrics"), plan.get("group")
     if not metrics or not group or not metrics.get("monitor_local"):
@@ -116,15 +116,15 @@ def build_targets(
     addresses: set[str],
     near: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return what is read of each host; null for one that this run did not reach.
+    """Return the scrape target of each host; null for a host that this run did not reach.
 
-    `near`: other addresses of hosts than those by which Ansible reaches them.
+    `near`: addresses of hosts that replace those by which Ansible reaches them.
     """
     rows: dict[str, Any] = {}
     for name in names:
         target = targets.get(name)
         if target is not None and (name == own or target["address"] in addresses):
-            # Its own port is reached on the loopback, whatever networks may.
+            # The host reaches its own port on the loopback, whatever networks are allowed.
             target = {**target, "address": _LOOPBACK}
         elif target is not None:
             target = {**target, "address": (near or {}).get(name, target["address"])}
@@ -133,12 +133,12 @@ def build_targets(
 
 
 class ActionModule(HostAction):
-    """Keys and receivers go by standard input."""
+    """Keys and receivers are sent on standard input."""
 
     ERROR_IN_CHECK_MODE = "change"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Record what was there, or converge."""
+        """Record what exists, or converge."""
         if args["state"] in _VERBS:
             return dict(call_sent(self, *self.add_check("monitor", _VERBS[args["state"]])))
         request = self._build_request(args)
@@ -151,7 +151,7 @@ class ActionModule(HostAction):
 
     def _build_request(self, args: Mapping[str, Any]) -> dict[str, Any]:
         known = {name: self.variables["hostvars"][name] for name in args["hosts"]}
-        # The plan of a host knows whether it shows any; one that was not planned is kept.
+        # A host's plan says whether it has metrics; a host without a plan in this run is kept.
         names = [
             name
             for name, own in known.items()

@@ -1,4 +1,4 @@
-"""Action `kimi_neighbour`: have a host give its weights to another while that one fetches."""
+"""Action `kimi_neighbour`: let a host give its weights to another host that downloads them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_neighbour
-short_description: Opens a host for another that fetches the same weights, and closes it
+short_description: Opens a host for another host that fetches the same weights, and closes it
 description:
-  - The download asks the source where no neighbour gives, so nothing here fails a host; what
-    cannot be done is a warning.
-  - All of it lies in C(/run) while weights are fetched, and is no change of the machine.
-  - Returns C(done), and what the next task on the other host has to know.
+  - Without a neighbour the download uses the source, so an error here never fails a host; it
+    becomes a warning.
+  - All files are in C(/run) while weights are fetched, and do not count as a change.
+  - Returns C(done), and the values that the next task on the other host needs.
 options:
   state:
     type: str
     choices: [prepared, opened, taken, closed]
     required: true
     description:
-      - C(prepared) on the host that takes returns whether it has to fetch, and its key's hash.
+      - C(prepared) on the host that takes returns whether it must fetch, and its key's hash.
       - C(opened) on the host that gives lets one more neighbour in, and returns C(target).
       - C(taken) on the host that takes points its download at the neighbour.
       - C(closed) on the host that gives, and without C(taker) on the one that took, ends it.
@@ -43,34 +43,34 @@ options:
     description: The hash of its key.
   connections:
     type: int
-    description: How many it may open.
+    description: The number of connections that the taker may open.
   rate:
     type: int
-    description: Bytes per second for all.
+    description: Bytes per second for all connections together.
   limit_s:
     type: int
-    description: Seconds until it is closed by itself.
+    description: Seconds until the host closes by itself.
   giver:
     type: dict
     description: Name and address of the host that gives.
   target:
     type: dict
-    description: Its port and certificate.
+    description: The giver's port and certificate.
   slowest:
     type: float
-    description: Bytes per second below which it is left.
+    description: Bytes per second below which the download leaves the giver.
 """
 
 _TARGET = ("port", "certificate_sha256")
 
 
 class ActionModule(HostAction):
-    """Each state is a call of its own."""
+    """Each state is a call of its own on the machine."""
 
     _supports_check_mode = False
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what the state says."""
+        """Bring the host to the state."""
         steps = {
             "prepared": self._prepare,
             "opened": self._open,

@@ -17,21 +17,21 @@ DOCUMENTATION = """
 module: kimi_network_proof
 short_description: Measures the network between the hosts of a group
 description:
-  - Runs on all hosts of the group at once, or on none, for each waits for the others.
+  - Runs on all hosts of the group at once, or on none, because each waits for the others.
   - Never fails; returns C(proof), the machine's answer or an C(error), which C(kimi_verify) judges.
 options:
   hosts:
     type: int
     required: true
-    description: How many hosts serve one model.
+    description: The number of hosts that serve one model.
 """
 
 
 def find_obstacle(group: Sequence[str], play: Sequence[str], forks: int) -> str:
-    """Say why the hosts of a group would wait for each other in vain; empty where they would not.
+    """Return why the hosts of a group would wait for each other in vain, "" if they would not.
 
-    `play`: the hosts that this run still has. Beyond `forks` Ansible starts hosts when others have
-    ended.
+    `play`: the hosts that this run still has. Beyond `forks`, Ansible starts a host only when
+    another has ended.
     """
     lacking = [host for host in group if host not in play]
     if lacking:
@@ -43,7 +43,7 @@ class ActionModule(HostAction):
     """Changes nothing."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure, and say how long that took."""
+        """Measure, and report how long that took."""
         started = time.monotonic()
         try:
             proof = self._measure(args["hosts"])

@@ -1,4 +1,4 @@
-"""Action `kimi_package_manager`: wait until apt and dpkg are free, and say who holds them."""
+"""Action `kimi_package_manager`: wait until apt and dpkg are free, and report the holder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_package_manager
 short_description: Waits until apt and dpkg are free
-description: Nothing was changed yet, so a wait in vain is refused as any other blocker is.
+description: Runs before anything changes, so a lock that stays is reported as a blocker.
 options:
   timeout_s:
     type: float
@@ -37,7 +37,7 @@ class ActionModule(HostAction):
     SKIPPED_IN_CHECK_MODE = "not waited"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask until nobody holds a lock, or the time is over."""
+        """Ask until no process holds a lock, or the time is over."""
         started = time.monotonic()
         while holder := (answer := call_sent(self, "package-manager")).get("holder"):
             waited_s = time.monotonic() - started

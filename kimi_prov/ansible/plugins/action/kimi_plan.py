@@ -1,4 +1,4 @@
-"""Action `kimi_plan`: describe the machine, and work out what it shall become."""
+"""Action `kimi_plan`: describe the machine, and make its plan."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ module: kimi_plan
 short_description: Describes the machine and makes its plan
 description:
   - Returns C(facts), C(shared) settings and C(plan).
-  - Of a host of a group the first call makes no plan; the second, with C(facts), makes it from what
-    all of the group's hosts were found to be.
+  - For a host of a group the first call makes no plan; the second, with C(facts), makes it from
+    the facts of all hosts of the group.
 options:
   lock:
     type: bool
@@ -60,7 +60,7 @@ options:
         takes none.
   facts:
     type: dict
-    description: What the first call returned.
+    description: The facts that the first call returned.
 """
 
 
@@ -73,10 +73,10 @@ class LockedError(Exception):
 
 
 class ActionModule(HostAction):
-    """Checks the settings before the machine is asked: what is misspelt needs no connection."""
+    """Checks the settings first: a misspelt name is reported without a connection."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Describe, and make the plan; the lock is released again where none can be made."""
+        """Describe the machine and make its plan; without a plan the lock is released again."""
         variables = self.variables
         locking = args["lock"] and not self.check_mode
         locate = make_locator(_list_sources(variables), extra=_list_extra_names())
@@ -92,7 +92,7 @@ class ActionModule(HostAction):
         except NoRightsError as error:
             return build_failure(error, code="bad_input")
         except AnsibleConnectionFailure:
-            raise  # what cannot be reached cannot be released either
+            raise  # the lock of an unreachable machine cannot be released
         except BaseException as error:
             if locking:
                 with contextlib.suppress(RemoteError, AnsibleError):
@@ -109,7 +109,7 @@ class ActionModule(HostAction):
         members: tuple[str, list[str]] | None,
         locate: Callable[[str], str | None],
     ) -> dict[str, Any]:
-        """Make the plan of a host that serves, or of a gateway, which is no plan for documents."""
+        """Make the plan of a serving host, or of a gateway, whose plan is of another type."""
         variables = self.variables
         before = gateway_hosts.list_gateways(variables)
         if gateway_hosts.is_gateway(variables):
@@ -146,7 +146,7 @@ class ActionModule(HostAction):
         return self._probe()
 
     def _probe(self, *arguments: str) -> ProbeAnswer:
-        """Describe the machine, and tell how far its clock is from this one's."""
+        """Describe the machine, with the difference between its clock and this one's."""
         started = time.time()
         facts = cast("ProbeAnswer", call_sent(self, "probe", *arguments))
         return clock.add_clock_offset(facts, started, time.time())
@@ -170,20 +170,20 @@ class ActionModule(HostAction):
     def _check_role_options(
         self, planned: Mapping[str, Any], locate: Callable[[str], str | None]
     ) -> None:
-        """Check what the inventory sets of the roles' options; a value may refer to the plan."""
+        """Check the roles' options that the inventory sets; a value may refer to the plan."""
         variables = self.variables
         options = role_options.find_options(variables)
         if options:
             templar = self._templar.copy_with_new_env(available_variables={**variables, **planned})
             values = {}
             for name in options:
-                # What refers to a role's own variables has no value before that role runs.
+                # A value that refers to a role's own variables is unknown before that role runs.
                 with contextlib.suppress(AnsibleError):
                     values[name] = templar.template(variables[name])
             role_options.check_values(values, options, locate)
 
     def _fill_in(self, name: str, value: Any, locate: Callable[[str], str | None]) -> Any:  # noqa: ANN401
-        """Fill in the templates of a variable, whatever YAML can hold."""
+        """Fill in the templates in a variable of any type."""
         try:
             return self._templar.template(value)
         except AnsibleError as error:
@@ -206,8 +206,8 @@ def _find_members(
 
 
 def _check_archive(plan: Plan, facts: Facts) -> None:
-    """Refuse a directory of the control machine without the interpreter that has to be brought."""
-    # A gateway installs something only where it has the page.
+    """Refuse a directory of the control machine that lacks the bundled interpreter."""
+    # A gateway needs an interpreter only for the web UI.
     installation, mirror = plan.get("installation"), plan["site"]["python_mirror"]
     python = installation["python"] if installation else None
     if python and mirror and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
@@ -226,12 +226,12 @@ def _list_extra_variables() -> list[str]:
 
 
 def _list_extra_names() -> list[str]:
-    """Names that were set with -e on the command line itself."""
+    """Return the names that -e sets on the command line itself."""
     texts = [text for text in _list_extra_variables() if not text.startswith("@")]
     return [name for text in texts for name in re.findall(r"\bkimi_\w+", text)]
 
 
 def _list_sources(variables: Mapping[str, Any]) -> list[str]:
-    """Inventories and files of extra variables that were named on the command line."""
+    """Return the inventories and files of extra variables that the command line names."""
     files = [text[1:] for text in _list_extra_variables() if text.startswith("@")]
     return [*files, *(str(source) for source in variables.get("ansible_inventory_sources") or ())]

@@ -1,4 +1,4 @@
-"""Action `kimi_preflight`: stop before anything changes where the plan has blockers."""
+"""Action `kimi_preflight`: stop before anything changes if the plan has blockers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_preflight
 short_description: Fails with all blockers of a plan
-description: All come in one message; fixing them one run at a time wastes the reader's day.
+description: One message has all blockers, so that one run shows everything to fix.
 options:
   plan:
     type: dict
@@ -26,7 +26,7 @@ options:
 
 
 class ActionModule(HostAction):
-    """Asks nothing of the machine."""
+    """Calls nothing on the machine."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Fail with the blockers, or pass with the warnings in `msg`."""

@@ -20,18 +20,18 @@ options:
   dest:
     type: str
     required: true
-    description: Where it is, for everybody to run.
+    description: The path of the program, which every user may run.
   installed:
     type: str
-    description: The SHA-256 of what is there.
+    description: The SHA-256 of the installed program.
 """
 
 
 class ActionModule(HostAction):
-    """Nothing is asked of a machine that has this version."""
+    """Calls nothing on a machine that has this version."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy it to `dest` unless `installed` is its SHA-256."""
+        """Copy the program to `dest` unless `installed` is its SHA-256."""
         if args["installed"] == compute_zipapp_sha256():
             return {}
         with tempfile.TemporaryDirectory(prefix="kimi-prov-") as local:

@@ -26,7 +26,7 @@ options:
     type: str
     choices: [present, running, absent]
     default: present
-    description: Certificate and keys are there, what is there runs, or nobody asks for anything.
+    description: Certificate and keys exist, the proxy also runs, or all of it is removed.
   plan:
     type: dict
     description: The plan, for C(present).
@@ -36,8 +36,8 @@ options:
 def build_settings(plan: Plan, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Read the control files that the plan names; keys become hashes here.
 
-    `known`: the variables of all hosts, of which gateways and the hosts behind them take what
-    they pin of each other.
+    `known`: the variables of all hosts. Gateways and the hosts behind them take from them the
+    certificates that they pin of each other.
     """
     tls = plan["proxy"]["tls"]
     certificate: dict[str, Any] = {"mode": tls["mode"], "names": tls["names"]}
@@ -50,7 +50,7 @@ def build_settings(plan: Plan, known: Mapping[str, Any] | None = None) -> dict[s
     page = plan["web"]
     if page and page["key_name"] in keys:
         raise UserError(
-            f"{file}: the name {page['key_name']} is the page's own (kimi_web_ui)",
+            f"{file}: the name {page['key_name']} is the web UI's own (kimi_web_ui)",
             fix="give that key another name",
         )
     return {
@@ -63,7 +63,7 @@ def build_settings(plan: Plan, known: Mapping[str, Any] | None = None) -> dict[s
 
 
 def _collect_pins(plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the gateways before a host, or of the hosts behind a gateway."""
+    """Return the known pins: of the gateways before a host, or of the hosts behind a gateway."""
 
     def find_pins(host: str) -> Mapping[str, Any]:
         return ((known.get(host) or {}).get("__gateway_pins") or {}).get("answer") or {}
@@ -87,7 +87,7 @@ class ActionModule(HostAction):
     ERROR_IN_CHECK_MODE = "change"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Converge, and report what changed by name."""
+        """Converge, and report the names of what changed."""
         if args["state"] != "present":
             verb = "run" if args["state"] == "running" else "remove"
             answer = call(self, *self.add_check("proxy-ensure", verb))
@@ -101,5 +101,5 @@ class ActionModule(HostAction):
             "converged": answer.get("converged", False),
         }
         if keys["created"] or keys["removed"]:
-            result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
+            result["msg"] = f"keys created: {keys['created']}, keys removed: {keys['removed']}"
         return result

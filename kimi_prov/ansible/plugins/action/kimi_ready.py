@@ -1,4 +1,4 @@
-"""Action `kimi_ready`: wait until one token comes through the opened port."""
+"""Action `kimi_ready`: wait until one token arrives through the open port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_ready
 short_description: Waits until the model answers
-description: Says meanwhile what the engine is doing, and stops at once when its unit fails.
+description: Reports what the engine does meanwhile, and stops at once when its unit fails.
 options:
   timeout:
     type: float
@@ -29,12 +29,12 @@ POLL_INTERVAL_S = 5
 
 
 class ActionModule(HostAction):
-    """The machine itself waits a while for each answer."""
+    """The machine waits for each answer."""
 
     SKIPPED_IN_CHECK_MODE = "the port was not tried"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask until it answers, a unit fails, or the time is over."""
+        """Ask until the model answers, a unit fails, or the time is over."""
         started = time.monotonic()
         restarts: dict[str, int] = {}
         while True:
@@ -52,10 +52,10 @@ class ActionModule(HostAction):
             self.report(phase="start", line=answer["line"])
 
     def _ask(self, restarts: dict[str, int]) -> dict[str, Any]:
-        """Ask once; a cut connection is no answer yet, for the engine goes on loading."""
+        """Ask once; a cut connection counts as no answer yet, because the engine still loads."""
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
-            # Sent along: with --tags the machine may have the program of an older version.
+            # The code is sent along: with --tags the machine may have an older version.
             return dict(call_sent(self, "smoke-test", str(POLL_INTERVAL_S), *counts))
         except AnsibleConnectionFailure as error:
             time.sleep(POLL_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Action `kimi_scrape_target`: what a host that watches has to know of this one."""
+"""Action `kimi_scrape_target`: read how a monitoring host reaches this host's metrics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_scrape_target
-short_description: Reads where and how the metrics of this host are read
+short_description: Reads the address, certificate and key of this host's metrics
 description:
-  - Returns C(target); none in check mode on a machine that shows none yet.
-  - It holds the key by which metrics are read, so the task has C(no_log).
+  - Returns C(target); without it in check mode on a machine that has no metrics yet.
+  - The target holds the key of the metrics, so the task needs C(no_log).
 options:
   plan:
     type: dict
@@ -31,10 +31,10 @@ options:
 
 
 def select_trusted(plan: MachinePlan, certificate: str) -> dict[str, str | None]:
-    """Return which `certificate` is trusted alone, or null, and a site's own `authorities`.
+    """Return the `certificate` that alone is trusted, or null, and a site's `authorities`.
 
-    One that is ordered by ACME is renewed between two applies, and mostly by another intermediate:
-    its authority is trusted. Raises UserError where the site's file cannot be read.
+    A certificate from ACME is renewed between two applies, often by another intermediate: its
+    authority is trusted instead. Raises UserError where the site's file cannot be read.
     """
     if plan["proxy"]["tls"]["mode"] != "acme":
         return {"certificate": certificate, "authorities": None}

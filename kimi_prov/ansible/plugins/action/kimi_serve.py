@@ -1,4 +1,4 @@
-"""Action `kimi_serve`: write the engine's units, and let exactly the planned instances run."""
+"""Action `kimi_serve`: write the engine's units, and run exactly the planned instances."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DOCUMENTATION = """
 module: kimi_serve
 short_description: Converges the engine's units
 description:
-  - Judges by what runs, so that an apply that was cut short is made good by the next.
-  - The code is sent, for in check mode and with C(--tags) the machine may have an older one.
+  - Compares with what runs, so that an apply after an interrupted one completes its work.
+  - The code is sent, because in check mode and with C(--tags) the machine may have an older one.
 options:
   plan:
     type: dict
@@ -47,13 +47,13 @@ options:
 
 
 class ActionModule(HostAction):
-    """Says of each restart why."""
+    """Reports the reason of each restart."""
 
     FAILS_UNREACHABLE = True
     FIX = f"see `systemctl status '{unit_names.ALL_SERVE}'` there"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Write, start, restart and remove what is asked for."""
+        """Write, start, restart and remove units as planned."""
         options = Options(**{field.name: args[field.name] for field in fields(Options)})
         if not self.check_mode:
             switching.check(self, self.variables)
@@ -65,12 +65,12 @@ class ActionModule(HostAction):
         if self._task.diff:
             result["diff"] = [_build_diff(row) for row in written]
         if self.check_mode and result["changes"]:
-            result["_ansible_verbose_always"] = True  # for whoever runs plain Ansible
+            result["_ansible_verbose_always"] = True  # for runs of plain Ansible
         return result
 
 
 def _list_changes(answer: ServeAnswer, files: list[str]) -> list[str]:
-    """Say what is changed, and of each restart why."""
+    """List the changes, with the reason of each restart."""
     reasons = answer["reasons"]
     return [
         *[f"{path} is made" for path in answer["made"]],

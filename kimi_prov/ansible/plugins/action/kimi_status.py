@@ -1,4 +1,4 @@
-"""Action `kimi_status`: what runs on the machine now, once or again and again."""
+"""Action `kimi_status`: read what runs on the machine, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_status
 short_description: Reads the status of the machine
-description: Gives the host's document; a machine that is not provisioned is a status too.
+description: Returns the host's document, also for a machine that is not provisioned.
 options:
   every:
     type: float
     default: 0
-    description: Report it each time that so many seconds have passed, until somebody ends it.
+    description: Repeat the report after so many seconds, until the run is interrupted.
   only_watches:
     type: bool
     default: false
-    description: The host has no code of ours, so it is sent.
+    description: The host only monitors and has no code of ours, so the code is sent.
 """
 
-# How long a machine that is watched may be away.
+# How long a machine may be unreachable while its status is repeated.
 _TIMEOUT_S = 900.0
 
 
@@ -38,7 +38,7 @@ class ActionModule(HostAction):
     """Changes nothing."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the status; with `every` report it again and again."""
+        """Read the status; with `every` report it repeatedly."""
         if args["every"]:
             self._watch(args["every"])
         try:
@@ -60,7 +60,7 @@ class ActionModule(HostAction):
             time.sleep(max(0.0, every_s - (time.monotonic() - started)))
 
     def _observe(self) -> dict[str, Any]:
-        """Return what the machine is at; say that it is away, and wait for it."""
+        """Return the machine's status; if it is unreachable, report that and wait for it."""
         try:
             return dict(call(self, "status", "--now"))
         except RemoteError as error:

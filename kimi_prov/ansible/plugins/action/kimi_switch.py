@@ -1,4 +1,4 @@
-"""Action `kimi_switch`: open a switch from what serves to what is applied, and start it."""
+"""Action `kimi_switch`: open and start a switch from what serves to what is applied."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = """
 module: kimi_switch
-short_description: Opens and starts a switch, or the way back
-description: The code is sent, for the machine may have a program of an older version.
+short_description: Opens and starts a switch, or a rollback
+description: The code is sent, because the machine may have a program of an older version.
 options:
   state:
     type: str
@@ -26,18 +26,18 @@ options:
     required: true
     description:
       - C(begin), before the first file changes, and C(rollback) return C(opened).
-      - C(together), after C(rollback), checks that all hosts that serve one model go back, and to
-        the same.
+      - C(together), after C(rollback), checks that all hosts that serve one model go back to the
+        same version.
       - C(start) starts the unit that switches, and returns C(started), C(unit) and C(progress).
   plan:
     type: dict
     description: The plan, for C(begin).
   drain_s:
     type: int
-    description: Seconds that answers under way have.
+    description: Seconds for answers that are in progress.
   to:
     type: raw
-    description: The entry of the history, for C(rollback); none for the last other.
+    description: The entry of the history, for C(rollback); without it the last other version.
   opened:
     type: dict
     description: What C(rollback) returned, by host, for C(together).
@@ -52,7 +52,7 @@ _SERVES = {
 
 
 class ActionModule(HostAction):
-    """A host that is lost fails, so that its apply is ended."""
+    """A lost host fails the task, so that its apply is ended."""
 
     FAILS_UNREACHABLE = True
 
@@ -95,7 +95,7 @@ class ActionModule(HostAction):
 
 
 def list_warnings(answer: RollbackAnswer) -> list[str]:
-    """Say what a person has to know of how a switch begins."""
+    """Return the warnings about the beginning of a switch."""
     left = answer.get("interrupted")
     warnings = [_describe_interrupted(left)] if left else []
     warnings += [clean_text.clean_block(line) for line in answer.get("cut") or ()]
@@ -107,9 +107,9 @@ def list_warnings(answer: RollbackAnswer) -> list[str]:
 
 
 def find_refusal(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, str] | None:
-    """Say why the hosts of a group do not go back together, and the fix; None where they do.
+    """Return why the hosts of a group cannot go back together, and the fix; None if they can.
 
-    `opened`: what `rollback` returned, by host.
+    `opened`: the results of `rollback` by host.
     """
     own = opened[host].get("group")
     if not own:

@@ -1,4 +1,4 @@
-"""Action `kimi_update`: one step of bringing a machine's operating system up to date."""
+"""Action `kimi_update`: run one step of an update of a machine's operating system."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_update
 short_description: Runs one step of an update of packages
-description: Sends its own copy of the code, for the machine may have an older one.
+description: Sends its own copy of the code, because the machine may have an older one.
 options:
   step:
     type: str
     required: true
-    description: A verb of the machine's C(update), or C(report), which gives the document.
+    description: A verb of the machine's subcommand C(update), or C(report) for the document.
   request:
     type: dict
     default: {}
-    description: What the machine is told for it.
+    description: The input of the machine's subcommand.
   reboot_ok:
     type: raw
-    description: Consent to a restart, which is true and nothing else; for C(look).
+    description: Consent to a restart, for C(look); only the boolean true counts.
   steps:
     type: dict
     default: {}
     description:
-      - For C(report), what the steps answered (C(found), C(drained), C(installed), C(effect)),
+      - For C(report), the answers to the steps (C(found), C(drained), C(installed), C(effect)),
         the plan's C(driver), and whether the model was C(verified).
 """
 
 
 class ActionModule(HostAction):
-    """A machine that would have to restart and may not is refused by `look`."""
+    """The step `look` refuses a machine that must restart and may not."""
 
     SKIPPED_IN_CHECK_MODE = "nothing is updated"
     FAILS_UNREACHABLE = True
@@ -64,9 +64,9 @@ class ActionModule(HostAction):
         return {**refusal, **answer, "changed": changed, "began": started}
 
     def _ask_other(self) -> dict[str, Any]:
-        """Ask another gateway whether it serves: who waits for its batch does not fail for it.
+        """Ask another gateway whether it serves, so that clients keep one gateway.
 
-        Raises RemoteError where it does not.
+        Raises RemoteError where it does not serve.
         """
         try:
             return dict(call_sent(self, "update", "serves", stdin={}))
@@ -102,7 +102,7 @@ class ActionModule(HostAction):
 
 
 def describe_reasons(answer: UpdateLookAnswer) -> str:
-    """Say for what a machine has to restart."""
+    """Return the reasons why a machine has to restart."""
     names = [
         f"{row['name']} {row['candidate']}"
         for row in answer["packages"]
@@ -112,7 +112,7 @@ def describe_reasons(answer: UpdateLookAnswer) -> str:
 
 
 def build_document(steps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a host's part of the document, from what the steps answered."""
+    """Return a host's part of the document, from the answers to the steps."""
     waiting, effect = steps["found"], steps["effect"]
     drained, installed = steps.get("drained") or {}, steps.get("installed") or {}
     driver = steps["driver"]

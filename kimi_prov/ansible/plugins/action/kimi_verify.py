@@ -33,18 +33,18 @@ DOCUMENTATION = """
 module: kimi_verify
 short_description: Verifies what is served
 description:
-  - Asks through the port from here when here is allowed, else from the machine itself.
-  - Gives the host's document, and fails when a check does.
+  - Asks through the port from the control machine if that is allowed, else from the host itself.
+  - Returns the host's document, and fails when a check fails.
 options:
   outside:
     type: list
     elements: dict
     default: []
-    description: What C(kimi_outside) returned, by host.
+    description: The results of C(kimi_outside) by host.
   selection:
     type: dict
     default: {}
-    description: The suite, and which checks of it are run; the basic suite where nothing is said.
+    description: The suite and its checks to run; the basic suite by default.
 """
 
 PHASE = "verify"
@@ -66,7 +66,7 @@ def find_source_address(address: str, port: int) -> str | None:
 
 
 def _collect_proofs(plan: MachinePlan, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `kimi_network_proof` brought from each host of the plan's group."""
+    """Return the result of `kimi_network_proof` of each host of the plan's group."""
     known = variables.get("hostvars") or {}
     proofs = {}
     for name in groups.list_hosts(plan):
@@ -76,7 +76,7 @@ def _collect_proofs(plan: MachinePlan, variables: Mapping[str, Any]) -> dict[str
 
 
 def _list_stand_ins(plan: Plan, variables: Mapping[str, Any]) -> list[str]:
-    """Name what is not the real thing here and, at a gateway, on the machines behind it."""
+    """List the stand-ins on this host and, for a gateway, on the machines behind it."""
     names = suite.list_stand_ins(plan, variables)
     known = variables.get("hostvars") or {}
     behind = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else []
@@ -88,7 +88,7 @@ def _list_stand_ins(plan: Plan, variables: Mapping[str, Any]) -> list[str]:
 
 
 class ActionModule(HostAction):
-    """A machine that does not answer is a document too."""
+    """A machine that does not answer has a document too."""
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Run every check; the result fails when one of them does."""
@@ -105,8 +105,8 @@ class ActionModule(HostAction):
                 stand_ins=[],
             )
         if document is None:
-            return {"skipped": True, "msg": "nothing of it is asked here"}
-        # What the served model answered is in it.
+            return {"skipped": True, "msg": "no chosen check is for this host"}
+        # The result holds answers of the model.
         document = clean_text.clean_data(document)
         result = {"kimi_document": document}
         if not document["ok"]:
@@ -116,13 +116,13 @@ class ActionModule(HostAction):
         return result
 
     def _examine(self, selection: Selection, tries: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the host's document; None for a gateway, of which nothing was chosen."""
+        """Return the host's document; None for a gateway for which no check was chosen."""
         runtime: RuntimeAnswer = call(self, "runtime")
         plan = cast("MachinePlan", runtime["plan"])
         if not plan:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
         if runtime.get("rests"):
-            # Neither passed nor broken: nothing was asked.
+            # The result is neither passed nor failed: no check ran.
             raise RemoteError(f"the model is {runtime['rests']}: it was not asked", START)
         proofs = _collect_proofs(plan, self.variables)
         group = plan.get("group")
@@ -158,7 +158,7 @@ class ActionModule(HostAction):
         )
 
     def _prepare(self, plan: MachinePlan, runtime: RuntimeAnswer) -> tuple[Exam, str, str]:
-        """Return what is examined, from where it is, and why from there."""
+        """Return the exam, the place it is seen from, and the reason for that place."""
         local = self._connection.transport == "local"
         seen_from, reason = suite.choose_vantage(
             local=local,
@@ -180,7 +180,7 @@ class ActionModule(HostAction):
         return lambda names: acceptance.run(exam, names, self._report_line)
 
     def _run_there(self, names: list[str]) -> list[Row]:
-        """Have the machine run a batch of checks; where it is lost, those are what failed."""
+        """Run a batch of checks on the machine; if the machine is lost, all of them failed."""
         self._report_line(", ".join(names))
         try:
             rows: list[Row] = self._call_suite("run", {"names": names})["checks"]
@@ -190,9 +190,9 @@ class ActionModule(HostAction):
         return rows
 
     def _call_suite(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask the suite's part on the machine. Raises RemoteError, also for a lost connection.
+        """Call the suite's part on the machine. Raises RemoteError, also for a lost connection.
 
-        What was found before that is reported, so that the host is not given up as unreachable.
+        A lost connection must not end the task as unreachable: earlier results are reported.
         """
         try:
             return dict(call_sent(self, "suite", verb, stdin=request))
@@ -204,11 +204,11 @@ class ActionModule(HostAction):
 
 
 def _read_selection(options: Mapping[str, Any]) -> Selection:
-    """Read which checks are run, as the command gives them."""
+    """Read the checks to run, as the command gives them."""
     names = {key: tuple(map(str, options.get(key) or ())) for key in ("only", "leave")}
     return Selection(str(options.get("suite") or BASIC), **names)
 
 
 def _select(selection: Selection, row: Row) -> Row:
-    """Return the row of a check, or that of one that was left out."""
+    """Return the row of a check, or the row of a skipped check if it was not chosen."""
     return row if selection.includes(row["name"]) else make_skip(LEFT_OUT).row(row["name"], 0.0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 module: kimi_web
 short_description: Starts, changes or removes the web UI
-description: Where it does not answer, the one before runs again.
+description: If the new web UI does not answer, the former one runs again.
 options:
   plan:
     type: dict
@@ -27,7 +27,7 @@ options:
   unit:
     type: str
     required: true
-    description: The text of its unit; empty where there is none.
+    description: The text of its unit; empty without a web UI.
   start_timeout_s:
     type: int
     required: true
@@ -42,7 +42,7 @@ class ActionModule(HostAction):
     FIX = f"see `systemctl status {unit_names.WEB}` there"
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Converge, and say what was done."""
+        """Converge, and report what was done."""
         plan = args["plan"]
         file = plan["control"].get("web_admin_file")
         request = {

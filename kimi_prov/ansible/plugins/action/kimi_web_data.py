@@ -1,4 +1,4 @@
-"""Action `kimi_web_data`: fetch what the web UI keeps, or restore it."""
+"""Action `kimi_web_data`: fetch the web UI's data, or restore it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 DOCUMENTATION = f"""
 module: kimi_web_data
-short_description: Fetches or restores what the web UI keeps, and nothing else of the machine
+short_description: Fetches or restores only the web UI's data
 description: Gives the host's document.
 {OPTIONS}
 """

@@ -1,4 +1,4 @@
-"""Filters of the roles: they only call what is tested elsewhere."""
+"""Filters of the roles: each calls a function of another module."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def find_lock_path(name: str) -> str:
-    """Give the path of a lock on the control machine."""
+    """Return the path of a lock file on the control machine."""
     return str(loader.load_catalogue().lock_path(name))
 
 
 def list_lock_wheels(name: str, directory: str | None) -> list[str]:
     """List the wheels that a lock asks for and the control machine has.
 
-    Those in a directory of its own, and the plugin's, which is made here.
+    The wheels of `directory`, and the plugin's wheel, which is built here.
     """
     wheels = lock_files.list_pinned_wheels(Path(find_lock_path(name)), directory)
     plugin = engine_plugins.find_plugin(name)
@@ -48,10 +48,10 @@ def list_sandbox_options(plan: MachinePlan) -> list[str]:
 
 
 class FilterModule:
-    """What Ansible looks for in a filter plugin."""
+    """The class that Ansible looks for in a filter plugin."""
 
     def filters(self) -> dict[str, Callable[..., object]]:
-        """Map the names that templates use."""
+        """Return the filters by the names that templates use."""
         return {
             "differing_files": files.find_differing,
             "units_differ": files.check_units_differ,

@@ -214,7 +214,7 @@ def test_status_tells_what_the_timer_found_and_who_tells_more():
     words = " ".join(status.format_text(WATCHED).split())
     assert "drift 1 difference; could not read the firewall" in words
     assert "looked at 2026-11-24T03:00:00Z" in words
-    assert "kimi-prov drift tells what" in words
+    assert "kimi-prov drift shows what" in words
     assert "drift" not in status.format_text(STATUS)
 
 
