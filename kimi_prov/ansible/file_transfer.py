@@ -25,26 +25,6 @@ if TYPE_CHECKING:
     from kimi_prov.operate.encryption import Recipients
 
 # The options of the actions' DOCUMENTATION.
-OPTIONS = """
-options:
-  work:
-    type: str
-    choices: [backup, restore]
-    required: true
-    description: Whether the archive is fetched from the machine or restored there.
-  file:
-    type: str
-    required: true
-    description: The file; C({host}) stands for the host's name.
-  source:
-    type: str
-    description: For a restore, the path to read the archive from if it is not C(file).
-  recipients:
-    type: list
-    elements: str
-    default: []
-    description: For a backup, the keys to encrypt it to.
-"""
 # Placeholder for the host's name in the name of the file.
 HOST = "{host}"
 # Larger than any count of an archive; as a time, the year 4147.

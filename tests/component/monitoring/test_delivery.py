@@ -180,8 +180,8 @@ def test_an_alert_arrives_by_hook_and_mail_and_so_does_its_end(tmp_path: Path) -
         assert told["annotations"] == {
             "summary": f"{HOST}: the driver sees 7 GPUs, fewer than the plan uses",
             "description": "The engine cannot run without it. Look at the kernel's log for Xid 79 "
-            f"(dmesg | grep -i xid) on {HOST}; a cold restart often brings it back, else have the "
-            "card looked at.",
+            f"(dmesg | grep -i xid) on {HOST}; a cold restart often brings it back; otherwise have "
+            "the card checked.",
             "runbook_url": "http://monitor.example:9090/consoles/kimi-alerts.html#KimiGpuLost",
             "page": "docs/alerts/KimiGpuLost.md",
         }

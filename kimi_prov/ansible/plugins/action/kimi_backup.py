@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible.file_transfer import (
-    OPTIONS,
     FileTransfer,
     read_numbers,
     read_text,
@@ -19,11 +18,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DOCUMENTATION = f"""
+DOCUMENTATION = """
 module: kimi_backup
 short_description: Fetches or restores keys' hashes, certificate, ACME account, history, web UI
 description: Gives the host's document.
-{OPTIONS}
+options:
+  work:
+    type: str
+    choices: [backup, restore]
+    required: true
+    description: Whether the archive is fetched from the machine or restored there.
+  file:
+    type: str
+    required: true
+    description: The file; C({host}) stands for the host's name.
+  source:
+    type: str
+    description: For a restore, the path to read the archive from if it is not C(file).
+  recipients:
+    type: list
+    elements: str
+    default: []
+    description: For a backup, the keys to encrypt it to.
 """
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
