@@ -96,7 +96,7 @@ def test_what_is_not_told_is_null_with_its_reason() -> None:
     power = sampler.describe_power(samples, [(0.5, 2.5)], [], 100)
     assert (power["joules"], power["tokens_per_joule"]) == (None, None)
     assert "no GPU" in power["reason"]
-    assert "does not tell" in sampler.describe_power(samples, [(0.5, 2.5)], [0], 100)["reason"]
+    assert "does not report" in sampler.describe_power(samples, [(0.5, 2.5)], [0], 100)["reason"]
     drawn = [Sample(1.0, 1.0, None, 700.0), Sample(2.0, 2.0, None, 700.0)]
     together = sampler.describe_power(drawn, [(0.5, 2.5)], [0], 100, alone=False)
     assert (together["joules"], together["tokens_per_joule"]) == (None, None)
