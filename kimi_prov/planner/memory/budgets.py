@@ -1,4 +1,4 @@
-"""The memory budget of the chosen engine, and what of it stands in the plan.
+"""The memory budget of the chosen engine, and the plan's sections that show it.
 
 Decides: the memory budget.
 Applied by: roles/serve.
@@ -37,7 +37,7 @@ def choose_budget(
     catalogue: Catalogue,
     findings: Findings,
 ) -> Budget:
-    """Share out the memory for the chosen engine: on GPUs, with experts in host memory, on CPUs."""
+    """Share out memory for the chosen engine: on GPUs, with experts in host memory, or on CPUs."""
     work = Workload(choice.engine, model, choice.weights_format)
     if choice.hybrid:
         return hybrid.make_budget(host, settings, catalogue, work)
@@ -85,7 +85,7 @@ def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan
 def make_parallel_document(
     budget: Budget, flags: Mapping[str, Any], hosts: int = 1
 ) -> ParallelPlan:
-    """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes, of all `hosts`.
+    """Make the plan's `parallel`: the ranks of each kind of parallelism, over all `hosts` together.
 
     Without GPUs each host of a group is one rank of tensor parallelism.
     """

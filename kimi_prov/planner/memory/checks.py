@@ -1,4 +1,4 @@
-"""Whether weights, cache and overhead fit host memory and the GPUs, and what else would.
+"""Checks that weights, cache and overhead fit host memory and the GPUs, and says what would fit.
 
 Decides: the memory budget (what does not fit).
 """
@@ -130,7 +130,7 @@ def _check_context(
 
 
 def _describe_shorter_context(model: Model, budget: Budget, setting: str) -> str:
-    """Say which context fits, and what would hold the one that is set by `setting`."""
+    """Say which context fits, and which changes make room for the one that `setting` sets."""
     if budget.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
     fixes = [f"set {setting} to {budget.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]

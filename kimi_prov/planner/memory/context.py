@@ -1,4 +1,4 @@
-"""The context: the tokens of one conversation that are set, or that model and memory allow.
+"""The context: the tokens of one conversation, as set, or the most that model and memory allow.
 
 Decides: the context.
 Applied by: roles/serve.
@@ -21,7 +21,7 @@ CONTEXT_STEP = 1024
 
 
 def choose_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
-    """Return the tokens that are set, or the most that model and cache allow in whole steps.
+    """Return the context that is set, or the largest that model and cache allow, in whole steps.
 
     The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
     """

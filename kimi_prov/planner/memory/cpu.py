@@ -28,11 +28,11 @@ def make_budget(
     slices: ExpertSlices | None = None,
     instances: int = 1,
 ) -> Budget:
-    """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
+    """Share out memory as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
 
-    `weights`: their bytes as they lie in memory; `slices`: how experts by kt-kernel or repacked
-    ones lie on the nodes. Of several `instances` each has a node of its own, its own copy of all
-    and a share of the requests.
+    `weights`: their bytes in memory; `slices`: how the experts lie on the nodes, where kt-kernel
+    computes them or they are repacked. Each of several `instances` has its own node, its own copy
+    of the weights and a share of the requests.
     """
     engine, model = work.engine, work.model
     loading = slices.loading if slices else 0
@@ -45,7 +45,7 @@ def make_budget(
         )
     free -= weights + engine.overhead_bytes + loading
     if slices is not None and slices.nodes > 1:
-        # vLLM keeps its own weights and the cache on the first node alone.
+        # vLLM keeps its own weights and the cache on the first node only.
         beside = weights - slices.experts + engine.overhead_bytes
         own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
@@ -79,10 +79,10 @@ def make_budget(
 def count_resident_bytes(
     model: Model, weights_format: str, experts: int | None, hosts: int = 1
 ) -> int:
-    """Return what the weights take in memory without GPUs: more than the files where repacked.
+    """Return the bytes of the weights in memory without GPUs; repacked ones exceed their files.
 
     `experts`: bytes of the routed experts in memory, None where they stay as in the files.
-    `hosts` share them by tensor parallelism: the bytes are those of one.
+    Where several `hosts` share the weights by tensor parallelism, the bytes are those of one host.
     """
     shape = model.architecture
     if hosts > 1:

@@ -43,28 +43,28 @@ if TYPE_CHECKING:
 VISIBLE_SHARE = 0.994
 # Bytes of one value of the cache.
 KV_BYTES = {"bf16": 2, "fp8": 1}
-# Enough requests at once that experts are better kept whole than cut in slices.
+# From so many requests at once, whole experts on each GPU are faster than slices of all.
 _EXPERT_PARALLEL_FROM = 32
-# What a short conversation with a reasoning model needs at least.
+# Tokens that a short conversation with a reasoning model needs.
 _MIN_CONTEXT = 4096
-# Below this, an 8-bit cache is worth more than a 16-bit one.
+# A shorter context than this is a reason to choose an 8-bit cache instead of a 16-bit one.
 _SHORT_CONTEXT = 32768
 _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
 # Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
 _SAMPLER_BYTES = 32
-# Of one engine, vLLM's own default on GPUs of 70 GiB and more but A100
-# (EngineArgs.get_batch_defaults, 0.19.1 to 0.32.0); the sampler of 10,000 would take 49
-# GiB of each GPU, and the cache of those that run with it.
+# Requests at once of one engine: vLLM's own default on GPUs of 70 GiB and more except A100
+# (EngineArgs.get_batch_defaults, 0.19.1 to 0.32.0). For 10,000 requests the sampler would take
+# 49 GiB of each GPU, which the cache then lacks.
 MAX_SEQUENCES = 1024
-# vLLM hands requests out to its data-parallel engines by loads that are a tenth of a second old:
-# one gets more than its even share, and above max-num-seqs a request waits for a whole answer.
+# vLLM distributes requests over its data-parallel engines by loads that are 0.1 s old, so that an
+# engine may get more than its even share. A request beyond max-num-seqs waits for a whole answer.
 _UNEVEN_FACTOR = 2
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How tightly vLLM is set: share of each GPU, tokens of one pass, requests at once at most."""
+    """How tightly vLLM fills a GPU: share of its memory, tokens of a pass, requests at most."""
 
     utilization: float
     batched_tokens: int
@@ -77,7 +77,7 @@ def list_profiles(engine: Engine) -> tuple[Profile, Profile]:
 
 
 def count_pass_bytes(shape: Architecture, tokens: int) -> int:
-    """Return what a pass of `tokens` takes: a token's experts and half a dozen rows, 16 bit."""
+    """Return the bytes of a pass: for each token its experts and half a dozen rows, 16 bit."""
     expert = shape.expert_hidden or shape.hidden
     return 2 * tokens * (shape.experts_per_token * expert + 6 * shape.hidden)
 
@@ -85,11 +85,11 @@ def count_pass_bytes(shape: Architecture, tokens: int) -> int:
 def count_working_bytes(
     engine: Engine, shape: Architecture, tokens: int, sequences: int, *, graphs: bool
 ) -> int:
-    """Return what vLLM measures on each GPU before it sizes the cache, weights aside.
+    """Return the bytes that vLLM finds used on each GPU, weights aside, when it sizes the cache.
 
-    A pass of `tokens`, and the sampler for `sequences` requests: logits at 32 bit, sorted with
-    their places, as shares, summed up and put back. The rest (CUDA, NCCL, CUDA `graphs` where it
-    has them) is as the version was seen to take.
+    They are a pass of `tokens` and the sampler for `sequences` requests: logits at 32 bit, sorted
+    logits with their indices, probabilities, cumulative sums, and logits in their first order. The
+    rest (CUDA, NCCL, and CUDA `graphs` where they are on) was measured with the version.
     """
     sampler = sequences * shape.vocab * _SAMPLER_BYTES
     rest = engine.gpu_overhead_bytes - (0 if graphs else engine.gpu_graphs_bytes)
@@ -97,11 +97,12 @@ def count_working_bytes(
 
 
 def count_gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
-    """Return what `tokens` of other data-parallel engines take on a GPU, whose experts they pass.
+    """Return the bytes on a GPU for `tokens` of other data-parallel engines that use its experts.
 
-    Both workspaces of vLLM 0.25.1 (MarlinExperts.workspace_shapes), 16 bit: for each of a token's
-    experts a row as wide as what it sees or does, and one as wide as that or gate and up together.
-    Its width is cut in `slices`. Other kernels and versions are counted as if they were that one.
+    They are both workspaces of vLLM 0.25.1 (MarlinExperts.workspace_shapes), 16 bit. For each
+    expert of a token, one row has the larger of the expert's input and its own width, the other
+    the larger of the input and twice its own width (gate and up). The own width is divided by
+    `slices`. Other kernels and versions are counted in the same way.
     """
     seen, width = shape.expert_hidden or shape.hidden, shape.expert_width // slices
     row = max(seen, width) + max(seen, 2 * width)
@@ -109,7 +110,7 @@ def count_gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
 
 
 def has_fp8_cache(host: Host, engine: Engine) -> bool:
-    """Whether the engine keeps an 8-bit cache on these GPUs, chunked prefill beside it."""
+    """Whether the engine can keep an 8-bit cache on these GPUs together with chunked prefill."""
     capability = parse_version(host.capability or "0")
     return capability >= _FP8_CAPABILITY and parse_version(engine.version) >= parse_version(
         _FP8_SINCE
@@ -119,7 +120,7 @@ def has_fp8_cache(host: Host, engine: Engine) -> bool:
 def has_room(budget: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
-    A longer one that is set and does not fit is a finding, not a reason for a slower engine.
+    A longer context that is set and does not fit is a finding, no reason for a slower engine.
     """
     return budget.kv_tokens_one >= _MIN_CONTEXT
 
@@ -161,7 +162,7 @@ def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[s
 def _count_overhead(
     settings: Settings, work: Workload, layout: layouts.Layout, batched: int, sequences: int
 ) -> int:
-    """Count what a pass takes on each GPU, and what it gathers from others."""
+    """Count the bytes of a pass on each GPU, and of the tokens that it gathers from others."""
     shape, args = work.model.architecture, settings.engine_args
     graphs = find_graphs_off_flag(args) is None
     slices = 1 if _is_expert_parallel(settings, layout) else layout.tensor * layout.data
@@ -173,7 +174,7 @@ def _count_overhead(
 def _list_host_parts(
     host: Host, engine_bytes: int, args: Mapping[str, Any]
 ) -> tuple[MemoryPart, ...]:
-    """Say what host memory holds: processes, cache that is moved there, what the system keeps."""
+    """List the parts of host memory: the engine's processes, offloaded cache, the system."""
     return (
         MemoryPart("overhead", "The engine's processes", engine_bytes),
         *_list_offloaded_cache(args),
@@ -197,7 +198,7 @@ def _try_budget(
     engines = layout.instances * layout.data
     even, requested = divide_requests(settings, engines), parse_int(args.get(VLLM.requests))
     sequences = requested or _choose_max_sequences(even, settings, layout, profile, batched)
-    # An engine that takes more than its share leaves less to the others.
+    # Where one engine has more than its even share, the others have less.
     running = requested or min(even, sequences)
     draft = speculative.find_draft(settings, catalogue, engine)
     overhead = _count_overhead(settings, work, layout, batched, sequences)
@@ -213,7 +214,7 @@ def _try_budget(
         taken = overhead + count_stage_share(states, shape, stage)
         per_token = count_stage_share(token, shape, stage) + token_of_draft
         stages.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
-    # All stages keep the same tokens: as many as the one that holds fewest.
+    # All stages cache the same tokens: as many as the stage with the least room holds.
     kv, per_token, weights, overhead, stage = min(
         stages, key=lambda row: (max(0, row[0]) // row[1], row[0])
     )
@@ -244,7 +245,7 @@ def _try_budget(
 
 
 def _is_expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
-    """Whether each rank keeps some experts whole, rather than a slice of all."""
+    """Whether each rank keeps some experts whole, instead of a slice of each expert."""
     requested = settings.engine_args.get(VLLM.expert_parallel)
     if requested is not None:
         return bool(requested)
@@ -255,10 +256,10 @@ def _is_expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
 def _choose_max_sequences(
     even: int, settings: Settings, layout: layouts.Layout, profile: Profile, batched: int
 ) -> int:
-    """Return the requests at once that an engine takes at most, `even` being its share of all."""
+    """Return the most requests at once of an engine; `even` is its even share of all requests."""
     sequences = even
     if layout.data > 1:
-        # vLLM refuses more of them than tokens of a pass.
+        # vLLM refuses more requests at once than tokens of a pass.
         sequences = max(
             even,
             min(_UNEVEN_FACTOR * even, divide_requests(settings, layout.instances), batched),
@@ -278,7 +279,7 @@ def _count_stage_weights(
     stage: Stage,
     args: Mapping[str, Any],
 ) -> int:
-    """Return a stage's bytes on each GPU: experts over all ranks, the rest over one copy's."""
+    """Return a stage's bytes on each GPU: all ranks share its experts, a copy's ranks the rest."""
     own = count_plain_bytes(shape, weights_format, layout.tensor, stage)
     ranks = layout.tensor * layout.data
     experts = count_experts_bytes(shape, weights_format, stage, shape.experts) // ranks
@@ -290,14 +291,14 @@ def _count_stage_weights(
 
 
 def _count_redundant_experts(args: Mapping[str, Any]) -> int:
-    """Return the copies of experts that EPLB keeps of each layer's beside the originals."""
+    """Return how many redundant experts EPLB keeps in each layer."""
     config = args.get(VLLM.expert_balancing_config)
     copies = parse_int(config.get(COPIES)) if isinstance(config, dict) else None
     return copies or 0 if args.get(VLLM.expert_balancing) else 0
 
 
 def _list_offloaded_cache(args: Mapping[str, Any]) -> tuple[MemoryPart, ...]:
-    """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
+    """List the host memory of offloaded cache: `kv-offloading-size`, in GiB for all ranks."""
     size = parse_gib(args.get(VLLM.cache_offloading))
     if size is None:
         return ()

@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import EngineChoice, Placement, Workload
     from kimi_prov.planner.settings.parsing import Settings
 
-# What a GPU needs beside weights, cache and a layer that is staged.
+# Bytes that a GPU needs beside weights, cache and a staged layer.
 _GPU_OVERHEAD = round(2.75e9)
-# Tokens of a long prompt that are computed at a time: where all layers are streamed for each such
-# chunk, the most that leaves enough for experts; on the CPU the least, for others wait for each.
-# The overhead above is with the least of them.
+# Tokens of a long prompt that are computed at a time. Where each chunk streams all layers to the
+# GPU: the largest chunk that takes at most this share of a GPU's memory. On the CPU: the smallest,
+# because other requests wait for each chunk. _GPU_OVERHEAD includes the smallest.
 _CHUNKS, _CHUNK_SHARE = (16384, 8192, 4096), 0.05
-# Share of a GPU's memory that all of it may take together.
+# Share of a GPU's memory that weights, cache and overhead may take together.
 _GPU_SHARE = 0.98
-# Share of what experts and cache may take together that the cache gets where nothing is set.
+# The cache's share of the memory for experts and cache, where the inventory sets neither.
 _CACHE_SHARE = 0.3
 
 
 def find_resident_format(
     catalogue: Catalogue, engine: Engine, weights_format: str
 ) -> Format | None:
-    """Give the form in which kt-kernel keeps experts of these weights; None where it has none."""
+    """Return the format in which kt-kernel keeps experts of these weights in memory, or None."""
     method = (engine.methods or {}).get(weights_format)
     rows = [row for row in catalogue.formats if row.kind == "resident" and row.kt_method == method]
     return rows[0] if method and rows else None
 
 
 def _list_host_parts(host: Host, catalogue: Catalogue, work: Workload) -> tuple[MemoryPart, ...]:
-    """Say what host memory holds: the experts, what loads them, and what the system keeps."""
+    """List the parts of host memory: the experts, the engine with a staged layer, the system."""
     engine, shape = work.engine, work.model.architecture
     resident = find_resident_format(catalogue, engine, work.weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
     routed = model_bytes.count_routed_params(shape)
-    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
+    # Converted experts have the same bytes on disk as in memory; others have the checkpoint's.
     converted = (engine.methods or {}).get(work.weights_format) in quantise.KERNELS
     read = per_weight if converted else catalogue.format(work.weights_format).expert_bytes
-    # A layer is held once more while it is loaded, or staged for the GPU.
+    # While a layer is loaded, or staged for the GPU, memory holds it twice.
     staged = round(routed / (shape.layers - shape.dense_layers) * read)
     return (
         MemoryPart("weights", "Experts in host memory", round(routed * per_weight)),
@@ -75,9 +75,9 @@ def _list_host_parts(host: Host, catalogue: Catalogue, work: Workload) -> tuple[
 def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
-    On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
-    it layer by layer, working memory, and with the rest experts (kt issue 1817: 24.34 GB + cache
-    + 1.486 GB each).
+    Each GPU holds the weights that are no routed experts, the cache, working memory, and a whole
+    layer where long prompts are computed on it layer by layer. Experts fill what is left (kt issue
+    1817: 24.34 GB + cache + 1.486 GB for each expert).
     """
     engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, settings.engine_args
@@ -134,7 +134,7 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
 
 
 def make_document(choice: EngineChoice, budget: Budget, where: Placement) -> HybridPlan | None:
-    """Give the plan's `hybrid`; None where no pools work beside GPUs."""
+    """Make the plan's `hybrid`; None where no pools of kt-kernel work beside GPUs."""
     if not where.pools or budget.gpu is None:
         return None
     return {
@@ -152,5 +152,5 @@ def _choose_chunk(shape: Architecture, memory: int) -> int:
 
 
 def _count_cache_tokens(context: int, requests: int) -> int:
-    """Cache for one whole conversation, and a share of one for each further request."""
+    """Count tokens for one whole conversation, and part of one for each further request."""
     return context + (requests - 1) * min(context, 8 * CONTEXT_STEP)

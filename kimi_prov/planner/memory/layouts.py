@@ -1,4 +1,4 @@
-"""How a model and its copies lie over the GPUs: tensor, pipeline, data, context parallelism.
+"""How a model and its copies are spread over GPUs: tensor, pipeline, data, context parallelism.
 
 Decides: tensor, pipeline, data and context parallelism.
 Applied by: roles/serve.
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Workload
     from kimi_prov.planner.settings.parsing import Settings
 
-# GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
+# The layout with at most so many ranks of tensor parallelism is tried first: one NVSwitch domain.
 _MAX_TENSOR_RANKS = 8
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How instances lie over GPUs; `context` ranks share the cache of each conversation."""
+    """How instances are spread over GPUs; `context` ranks share the cache of each conversation."""
 
     tensor: int
     pipeline: int = 1
@@ -35,7 +35,7 @@ class Layout:
 
 
 def count_tensor_ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
-    """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
+    """Return the GPUs that share one model: as set, or the largest power of two that divides it."""
     requested = parse_int(
         settings.engine_args.get(find_flag_names(work.engine.name).tensor_parallel)
     )
@@ -54,7 +54,7 @@ def count_tensor_ranks(host: Host, settings: Settings, catalogue: Catalogue, wor
 
 
 def _is_broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
-    """Whether so many ranks are known to answer wrongly where fewer are well."""
+    """Whether the catalogue knows wrong answers with so many ranks, and right ones with fewer."""
     engine, model = work.engine, work.model
     combination = Combination(
         engine=engine.name,
@@ -71,12 +71,12 @@ def _is_broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
 def list_layouts(
     host: Host, settings: Settings, catalogue: Catalogue, work: Workload
 ) -> list[Layout]:
-    """Give the layouts that the GPUs allow, the simplest first.
+    """List the layouts that the GPUs allow, the simplest first.
 
-    Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
-    layers, where their number is no power of two; context parallelism for a context that was
-    set. Over several hosts: tensor parallelism inside each, a stage of layers or more on each.
-    What the inventory names is taken as it is, and once.
+    One host: tensor parallelism over one NVSwitch domain; over all GPUs, where there are more;
+    pipeline stages, where the number of GPUs is no power of two; context parallelism, where a
+    context is set. Several hosts: tensor parallelism inside each host, one stage or more on each.
+    A layout that the inventory names is the only one.
     """
     args = settings.engine_args
     requested = [parse_int(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
@@ -108,7 +108,7 @@ def list_layouts(
 
 
 def _list_pipeline_layouts(most: int, gpus: int) -> list[Layout]:
-    """Give stages of layers that use more GPUs than tensor parallelism alone."""
+    """List layouts whose pipeline stages use more GPUs than tensor parallelism alone."""
     candidates = []
     size = most
     while size:
@@ -119,5 +119,5 @@ def _list_pipeline_layouts(most: int, gpus: int) -> list[Layout]:
 
 
 def _round_to_power_of_two(count: int) -> int:
-    """Give the largest power of two that is not above a number."""
+    """Return the largest power of two up to `count`, or 0."""
     return 1 << (count.bit_length() - 1) if count > 0 else 0

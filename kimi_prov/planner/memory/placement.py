@@ -42,7 +42,7 @@ def choose_placements(
     resident = budget.host_required - host.reserve_bytes
     if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
-        # Of a group's GPUs the host's own.
+        # In a group, only the GPUs of this host count.
         near = min(gpu.gpus * count, len(host.gpu_bytes))
         return (numa.place_gpu_workers(host, near, resident, can_bind=can_bind),) * count
     if count > 1:
@@ -51,7 +51,7 @@ def choose_placements(
 
 
 def measure_bound_memory(host: Host, budget: Budget, places: tuple[Placement, ...]) -> BoundMemory:
-    """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
+    """Return the host memory that is bound strictly, and its nodes: of pools, or whole engines."""
     if places[0].pools:
         return BoundMemory(budget.host_required, places[0].pools, budget.host_weights)
     strict = [node for where in places if where.strict for node in where.nodes]

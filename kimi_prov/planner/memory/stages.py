@@ -1,4 +1,4 @@
-"""The runs of layers that vLLM's pipeline parallelism cuts a model into, and what each holds."""
+"""The stages into which vLLM's pipeline parallelism cuts a model's layers, and their bytes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def cut_stages(a: Architecture, count: int) -> list[Stage]:
-    """Cut a model into `count` stages as vLLM does (0.25.1, `get_pp_indices`), at most its layers.
+    """Cut a model into `count` stages, at most one for each layer, as vLLM 0.25.1 does.
 
-    What is left over goes to the stages from the last but one backwards. Dense layers come first.
+    As in its `get_pp_indices`, the layers that an even division leaves over go one each to the
+    stages before the last, from the back. The first layers of a model are its dense ones.
     """
     count = min(count, a.layers)
     each, over = divmod(a.layers, count)
@@ -33,9 +34,10 @@ def cut_stages(a: Architecture, count: int) -> list[Stage]:
 
 
 def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) -> int:
-    """Return the bytes of all that is not a routed expert, on each of a stage's `ranks` GPUs.
+    """Return the bytes of all weights but routed experts, on each of a stage's `ranks` GPUs.
 
-    Every stage has the whole vision tower; of the other layers' weights each has as many as layers.
+    Every stage holds the whole vision tower. Weights that all layers have are counted in proportion
+    to the stage's layers.
     """
     table = model_bytes.count_table_bytes(a) // ranks
     dense = model_bytes.count_dense_bytes(a, weights_format) // ranks
@@ -48,11 +50,11 @@ def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: S
 
 
 def count_experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
-    """Return the bytes of so many routed experts of each of a stage's layers."""
+    """Return the bytes of `experts` routed experts in each layer of a stage that has them."""
     every = round(model_bytes.count_expert_bytes(a, weights_format) * experts)
     return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
 
 
 def count_stage_share(size: int, a: Architecture, stage: Stage) -> int:
-    """Return a stage's share of what every layer has as much of, rounded up."""
+    """Return a stage's share of `size` bytes that all layers share evenly, rounded up."""
     return -(-size * stage.layers // a.layers)

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# On so few cores there is none to share.
+# With so few cores, vLLM's other threads share none of the pools' cores.
 _SMALL_CORES = 4
-# An instance is bound to one node where it takes at most this share of it.
+# An instance is bound to one node where it takes at most this share of the node's memory.
 _NODE_SHARE = 0.9
 
 
 def place_gpu_workers(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
     """Place the workers of `gpus` GPUs. `can_bind`: the engine binds each to its GPU's node.
 
-    An outer numactl cannot bind each worker to a node of its own: where the engine does not, all
-    go to one node where every GPU is near it and it holds `required_bytes`, else pages are spread.
+    numactl around the engine cannot bind each worker to another node. So where the engine does not
+    bind them, all workers are bound to one node if every GPU is near it and it holds
+    `required_bytes`; otherwise their memory is interleaved over all nodes.
     """
     nodes = tuple(node.id for node in host.nodes)
     near = _find_gpu_nodes(host, gpus)
@@ -45,7 +46,7 @@ def place_gpu_workers(host: Host, gpus: int, required_bytes: int, *, can_bind: b
 
 
 def _find_gpu_nodes(host: Host, gpus: int) -> tuple[int, ...]:
-    """Node of each GPU that works; empty unless known for every one."""
+    """Return the node of each of the first `gpus` GPUs; empty unless all are known."""
     known = {node.id for node in host.nodes}
     nodes = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
     return tuple(node for node in nodes if node is not None) if len(nodes) == gpus else ()
@@ -54,9 +55,9 @@ def _find_gpu_nodes(host: Host, gpus: int) -> tuple[int, ...]:
 def place_beside_pools(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
     """Place vLLM beside kt-kernel's pools on a machine without GPUs.
 
-    The pools take the first cores of their nodes and leave two. vLLM's main thread has the last
-    core of the first node to itself, for it waits spinning; its other threads share the pools'
-    cores there, where the pools' give way to them.
+    The pools take the first cores of their nodes and leave two free. vLLM's main thread spins while
+    it waits, so the last core of the first node is its own. vLLM's other threads share the pools'
+    cores on that node, where the pools' threads yield to them.
     """
     where = place_pools(host, experts_bytes, width, 0, findings)
     first = next((n for n in host.nodes if n.id == where.pools[0]), None)
@@ -75,7 +76,7 @@ def place_beside_pools(host: Host, experts_bytes: int, width: int, findings: Fin
 
 
 def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placement:
-    """Bind to one node where all fits there; else spread the pages evenly over all nodes.
+    """Bind an engine to one node that holds it; else interleave its memory over all nodes.
 
     `required_bytes` is the engine's resident memory.
     """
@@ -96,11 +97,11 @@ def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placeme
 
 
 def count_copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
-    """Say how many engines share a machine without GPU, each on a NUMA node of its own.
+    """Return how many engines share a machine without GPUs, each on its own NUMA node.
 
-    `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
-    and there are requests for all: a lone engine reads through the channels of one node, or over
-    the link between the sockets.
+    `engine_bytes`: memory of one engine with the smallest cache. There is one on every node if each
+    node holds an engine and there are requests for all of them. A single engine reads through one
+    node's memory channels, or over the link between the sockets.
     """
     most = len(host.nodes)
     fitting = [n for n in host.nodes if engine_bytes <= count_usable_bytes(n)]
@@ -133,12 +134,12 @@ def count_copies(host: Host, settings: Settings, engine_bytes: int, findings: Fi
 
 
 def count_usable_bytes(node: Node) -> int:
-    """Bytes of a node that an engine bound to it may take."""
+    """Count the bytes of a node that an engine bound to it may take."""
     return int(node.memory_bytes * _NODE_SHARE)
 
 
 def choose_largest_nodes(host: Host, count: int) -> list[Node]:
-    """Choose the nodes with the most memory, in their order."""
+    """Choose the `count` nodes with the most memory, in order of their ids."""
     best = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))[:count]
     return sorted(best, key=lambda n: n.id)
 
@@ -166,13 +167,13 @@ def place_pools(
 ) -> Placement:
     """Place kt-kernel's pools: one a node, threads on physical cores, memory bound strictly.
 
-    The pools' count has to divide `width` (an expert is cut into as many slices), so of three or
-    six nodes two or four are used. Each node has to hold its share of `experts_bytes`; where it
-    does not, fewer nodes are no help, and the plan says so.
+    Each pool gets a slice of every expert, so the number of pools has to divide `width`: of three
+    nodes two are used, of six nodes four. Each node has to hold its share of `experts_bytes`. Where
+    one does not, the plan reports it and uses no fewer nodes, whose shares would be larger.
     """
     used, share, short = _choose_slice_nodes(host, experts_bytes, width)
     nodes, most = host.nodes, max(1, len(used))
-    # Where all memory together is too small, memory.host says so.
+    # Where the whole memory is too small, the finding memory.host reports it.
     if short and host.memory_bytes >= experts_bytes:
         findings.add(
             "numa.node_memory",
@@ -191,7 +192,8 @@ def place_pools(
             fix="set the firmware to one node a socket (SNC off, NPS1)",
         )
     cores = min((len(n.primary) for n in used), default=0)
-    # Spinning workers on every core cost 2.4 to 6 times; each GPU's process wants a core too.
+    # Spinning workers on every core made a step 2.4 to 6 times as long. Each GPU's process also
+    # needs a core.
     left = max(2, -(-(gpus + 2) // max(1, most)))
     ids = tuple(sorted(n.id for n in used))
     return Placement(
@@ -205,7 +207,7 @@ def place_pools(
 
 
 def is_node_too_small(host: Host, experts_bytes: int, width: int) -> bool:
-    """Whether a node cannot hold its slice of experts that the machine as a whole could hold."""
+    """Whether a node cannot hold its slice of the experts, although the whole machine could."""
     return (
         bool(_choose_slice_nodes(host, experts_bytes, width)[2])
         and host.memory_bytes >= experts_bytes
@@ -213,14 +215,14 @@ def is_node_too_small(host: Host, experts_bytes: int, width: int) -> bool:
 
 
 def count_pools(host: Host, width: int) -> int:
-    """Count the nodes that get a pool: as many as there are, and as divide an expert's width."""
+    """Count the nodes that get a pool: the most of 1, 2, 4 and 8 that divides an expert's width."""
     return max((n for n in (1, 2, 4, 8) if n <= len(host.nodes) and width % n == 0), default=1)
 
 
 def _choose_slice_nodes(
     host: Host, experts_bytes: int, width: int
 ) -> tuple[list[Node], int, list[Node]]:
-    """Give the nodes that get a slice, its bytes, and those of them that it does not fit."""
+    """Return the nodes that get a slice, a slice's bytes, and the nodes that cannot hold it."""
     nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
     most = count_pools(host, width)
     used = _choose_spread_nodes(host, nodes, most)
@@ -230,7 +232,7 @@ def _choose_slice_nodes(
 
 
 def _choose_spread_nodes(host: Host, nodes: list[Node], count: int) -> list[Node]:
-    """Choose nodes evenly from all sockets, so that every socket's channels are read."""
+    """Choose nodes evenly from all sockets, so that every socket's memory channels are used."""
     if count == len(nodes) or host.sockets < 2:
         return nodes[:count]
     ordered = sorted(nodes, key=lambda n: n.id)
@@ -241,13 +243,13 @@ def _choose_spread_nodes(host: Host, nodes: list[Node], count: int) -> list[Node
 
 
 def _choose_kernel_cores(primary: tuple[int, ...]) -> str:
-    """Cores for the kernels: the last ones, with two left free (one on a very small machine)."""
+    """Return the kernels' cores: all but the first two (the first on a very small machine)."""
     left = 2 if len(primary) > 4 else 1
     return format_list(primary[left:] or primary)
 
 
 def _report_small_node(host: Host, findings: Findings) -> None:
-    """Say where a virtual machine's node sizes were not believed."""
+    """Report a virtual machine whose node sizes are not used, because they are too small."""
     if host.virtual and host.node_bytes < host.memory_bytes * 0.8:
         findings.add(
             "numa.node_size",
