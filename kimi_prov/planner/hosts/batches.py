@@ -1,4 +1,4 @@
-"""In which batches machines are changed: some at a time, while the others serve."""
+"""The batches in which machines are changed: some at a time, while the others serve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """`together`: equal for machines that serve one model together and share a batch."""
+    """A machine; `together` is equal for machines that serve one model and share a batch."""
 
     name: str
     together: str
@@ -22,7 +22,7 @@ def split_into_batches(machines: Sequence[Machine], at_once: int | None) -> list
     """Return the machines' names by batch; `at_once` None makes one batch.
 
     `at_once` counts machines; those that serve one model together count as one. Machines that do
-    not serve come first, all at once, so that faults show there before clients notice.
+    not serve are the first batch: a failure shows there before it can reach clients.
     """
     if at_once is None:
         return [[row.name for row in machines]] if machines else []

@@ -1,4 +1,4 @@
-"""The proxy by which a site reaches the internet: who uses it, and what of its URL may be shown."""
+"""The proxy through which a site reaches the internet, without the password of its URL."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def make_document(settings: Settings) -> ForwardProxyPlan | None:
     """Return the plan's `site.proxy`, None without a proxy. It holds no user and no password.
 
-    `environment` and `apt`: files on the machine that only root reads. They have the whole URL,
-    which their role writes from the inventory.
+    `environment` and `apt` are files on the machine that only root reads. They hold the whole URL;
+    the role that writes them takes it from the inventory.
     """
     urls = (settings.http_proxy, settings.https_proxy)
     http, https = (strip_login(url)[0] if url else None for url in urls)

@@ -1,4 +1,4 @@
-"""Several hosts that serve one model together: who they are, what they share, what each runs."""
+"""Several hosts that serve one model together: their settings, addresses, flags and environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
-# What the hosts of a group have to be told alike; the rest of the settings is each host's own.
+# Settings that all hosts of a group need with the same value; all others are each host's own.
 SHARED_SETTINGS = (
     "model",
     "context",
@@ -43,15 +43,15 @@ SHARED_SETTINGS = (
     "hosts_per_model",
     "group_port",
 )
-# What the head's own setting says for all of its group.
+# Settings of the head that count for its whole group.
 HEAD_SETTINGS = ("monitor_local", "idle_stop")
-# Flags that tell one host of a group from another; all others are the same on each.
+# Flags that differ between the hosts of a group; all others are the same on each.
 _OWN_FLAGS = ("node-rank", "headless")
 
 
 @dataclass(frozen=True)
 class HostInput:
-    """One host of a group as it is handed in: its name, facts, shared settings and addresses.
+    """One host of a group as input: its name, facts, shared settings and addresses.
 
     `address`: where Ansible reaches it; `group_address`: kimi_group_address, None where not set.
     """
@@ -65,7 +65,7 @@ class HostInput:
 
 @dataclass(frozen=True)
 class GroupHosts:
-    """All hosts of a group as they are handed in, in order of their rank; `own`: who is planned."""
+    """All hosts of a group as input, in order of their rank; `own` is the host that is planned."""
 
     name: str
     own: str
@@ -76,14 +76,14 @@ class GroupHosts:
         return read_group(self, catalogue)
 
     def with_facts(self, change: Callable[[Facts], Facts]) -> GroupHosts:
-        """Return the same hosts with other facts, as `change` makes them of the real ones."""
+        """Return the same hosts with the facts that `change` makes from theirs."""
         return replace(
             self, hosts=tuple(replace(row, facts=change(row.facts)) for row in self.hosts)
         )
 
 
 def make_equal_group(facts: Facts, settings: Settings) -> GroupHosts | None:
-    """Give a group of hosts that are all like the one described; None where it serves alone."""
+    """Make a group of hosts that all have these facts; None where one host serves alone."""
     if settings.hosts_per_model == 1:
         return None
     hosts = tuple(
@@ -95,7 +95,7 @@ def make_equal_group(facts: Facts, settings: Settings) -> GroupHosts | None:
 
 @dataclass(frozen=True)
 class Member:
-    """One host of a group: its rank, its address on their network (None where none was found)."""
+    """One host of a group: its rank, and its address on the group's network, None if not found."""
 
     name: str
     rank: int
@@ -106,7 +106,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Hosts in order of their rank, and which of them is planned; the first is the head."""
+    """Hosts in order of their rank, the head first; `rank` is that of the planned host."""
 
     name: str
     members: tuple[Member, ...]
@@ -129,7 +129,7 @@ class Group:
 
 
 def select_shared_settings(settings: Settings) -> dict[str, Any]:
-    """Give the settings of a host that the others of its group have to know."""
+    """Return the settings of a host that the others of its group have to know."""
     return {name: getattr(settings, name) for name in (*SHARED_SETTINGS, *HEAD_SETTINGS)}
 
 
@@ -158,7 +158,7 @@ def _choose_address(row: HostInput, host: Host) -> str | None:
 
 
 def limit_to_smallest(host: Host, group: Group | None) -> Host:
-    """Give the host with as much memory as each host of its group has: shares are equal."""
+    """Return the host with the memory of the smallest of its group, because shares are equal."""
     if group is None:
         return host
     hosts = [member.host for member in group.members]
@@ -171,10 +171,10 @@ def limit_to_smallest(host: Host, group: Group | None) -> Host:
 
 
 def adjust_settings(settings: Settings, group: Group | None) -> Settings:
-    """Give the settings of a host of a group that is not its head: nothing is served there.
+    """Return the settings of a host of a group; one that is not the head serves no clients.
 
-    It shows metrics as any host; a head that watches itself watches its ranks too. The head alone
-    counts how long nobody has asked.
+    It exports metrics as any host does, and a head with its own monitoring reads them. Only the
+    head stops a group that is idle.
     """
     if group is None or group.rank == 0:
         return settings
@@ -199,7 +199,7 @@ def adjust_settings(settings: Settings, group: Group | None) -> Settings:
 
 
 def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
-    """Give vLLM's flags of one host of a group (its own way over nodes, without Ray)."""
+    """Return vLLM's flags of one host of a group (vLLM's own multi-node mode, without Ray)."""
     flags: dict[str, Any] = {
         "nnodes": len(group.members),
         "node-rank": group.rank,
@@ -207,7 +207,7 @@ def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, A
         "master-port": ports.find_master_port(settings.group_port),
     }
     if on_cpu:
-        # With GPUs it is chosen where there is more than one node; the CPU build asks for it.
+        # With GPUs vLLM chooses it for several nodes; the CPU build needs the flag.
         flags["distributed-executor-backend"] = "mp"
     if group.rank:
         flags["headless"] = True
@@ -215,7 +215,7 @@ def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, A
 
 
 def make_environment(group: Group, settings: Settings) -> dict[str, str]:
-    """Give what vLLM, Gloo and NCCL read of the group's network."""
+    """Return the variables from which vLLM, Gloo and NCCL read the group's network."""
     variables = {
         "VLLM_HOST_IP": group.planned.address or "unknown",
         "VLLM_PORT": str(ports.find_engine_ports(settings.group_port)[0]),
@@ -229,7 +229,7 @@ def make_environment(group: Group, settings: Settings) -> dict[str, str]:
         )
     rdma = networks.make_rdma_document(group.planned.host)
     if rdma:
-        # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
+        # After = NCCL compares whole names, so that mlx5_1 does not match mlx5_10.
         variables["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
         if rdma["gid_index"] is not None:
             variables["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
@@ -278,7 +278,7 @@ def make_document(group: Group | None, settings: Settings, digest: str) -> Group
 def compute_digest(
     choice: EngineChoice, model: ModelPlan, flags: Mapping[str, Any], names: Iterable[str]
 ) -> str:
-    """Sum up what has to be equal on all hosts before their engines start together."""
+    """Compute the digest of all that must be equal on the hosts before their engines start."""
     equal = {
         "environment": choice.env_name,
         "locks": choice.locks,
@@ -302,7 +302,7 @@ def make_slots(
     *,
     on_cpu: bool,
 ) -> list[InstanceSlot]:
-    """Give what tells the instances of a host from each other, and from those of other hosts."""
+    """Return unit, port, flags and variables of each instance of a host."""
     if group is None:
         return [
             InstanceSlot(

@@ -1,4 +1,4 @@
-"""Weights from neighbour to neighbour: which host asks the source, and which asks whom."""
+"""Weights from neighbour to neighbour: the host that each fetches from, or the source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import NeighboursFirewall
     from kimi_prov.contract.documents.plan.weights import NeighbourAddress
 
-# Each host gives to two at most, so that none of many has to carry all: a host that is lost sends
-# two to the source, and not all.
+# A host gives to at most two others, so that no host carries the load of all. Where a host fails,
+# only these two fetch from the source instead.
 _MAX_TAKERS = 2
 _V4 = 4
 
@@ -34,8 +34,8 @@ def add_neighbours(
 ) -> None:
     """Add `neighbours` to a host's plan where it gives or takes, and open its port for the takers.
 
-    `rows`: all hosts of the inventory that fetch the same weights, in its order, this one among
-    them; `weights_from`: its `kimi_weights_from`; `port`: where each of them gives.
+    `rows`: all hosts that fetch the same weights, this one too, in the inventory's order;
+    `weights_from`: this host's `kimi_weights_from`; `port`: the port on which a host gives.
     """
     source = str(plan["weights"]["source"])
     reached = [row for row in rows if _is_address(row.address)]
@@ -65,7 +65,7 @@ def add_neighbours(
 def _find_reason_for_none(
     source: str, rows: Sequence[Neighbour], position: int | None
 ) -> str | None:
-    """Say why a host has no neighbour for its weights; None where it has."""
+    """Say why a host has no neighbour for its weights; None where it has one."""
     if not source or source.startswith("file://"):
         return f"kimi_weights_source is {source or 'not set'}: each host has the files itself"
     if len(rows) == 1:

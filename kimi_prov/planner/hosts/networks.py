@@ -1,4 +1,4 @@
-"""Which interface and which RDMA devices of a host the group's traffic takes."""
+"""The interface and the RDMA devices of a host that carry its group's traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROCE_V2 = "RoCE v2"
 
 
 def find_interface(host: Host, address: str | None) -> Interface | None:
-    """Give the interface that has an address; None where none has it."""
+    """Find the interface that has an address; None where no interface has it."""
     try:
         target = ipaddress.ip_address(address or "")
     except ValueError:
@@ -23,10 +23,10 @@ def find_interface(host: Host, address: str | None) -> Interface | None:
 
 
 def list_interface_addresses(host: Host, address: str | None) -> list[str]:
-    """Give every address of the interface that has this one, itself first.
+    """List every address of the interface that has this address, this one first.
 
-    A host connects from any of them: Gloo takes the first of the interface that it is told, and
-    for IPv6 the kernel chooses.
+    A host may connect from any of them: Gloo takes the first address of the interface that it gets,
+    and the kernel chooses an IPv6 address.
     """
     interface = find_interface(host, address)
     own = [address] if address else []
@@ -36,10 +36,10 @@ def list_interface_addresses(host: Host, address: str | None) -> list[str]:
 
 
 def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
-    """Give the active RDMA ports that NCCL shall take: of one kind, the fastest, by name.
+    """Find the active RDMA ports that NCCL shall use: the fastest of one kind, sorted by name.
 
-    InfiniBand before RoCE: a card for it is no management card. Ports near GPUs before others of
-    the same speed, where there are such.
+    InfiniBand is preferred to RoCE, because an InfiniBand card is never the management card. Of the
+    fastest ports, those near GPUs are used, where there are any.
     """
     for kind in ("infiniband", "roce"):
         active = [row for row in host.rdma if row.active and row.kind == kind]
@@ -52,10 +52,10 @@ def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
 
 
 def make_rdma_document(host: Host) -> GroupRdma | None:
-    """Give the plan's `group.rdma` of a host; None without GPUs, or without such a device.
+    """Make the plan's `group.rdma` of a host; None without GPUs, or without an RDMA device.
 
-    `devices` as NCCL_IB_HCA names them: with the port where a card has several. `gid_index` is
-    null where it is not one for all of them: NCCL looks for it by itself then.
+    `devices` have the names of NCCL_IB_HCA, with the port where a card has several. `gid_index` is
+    null where the devices differ in it: NCCL then finds it by itself.
     """
     devices = find_rdma_devices(host) if host.gpu_bytes else ()
     if not devices or devices[0].kind is None:

@@ -1,4 +1,4 @@
-"""What the site has in place of the internet: mirrors, indexes, authorities, a proxy."""
+"""The site's replacements of the internet: mirrors, indexes, certificate authorities, a proxy."""
 
 from __future__ import annotations
 
