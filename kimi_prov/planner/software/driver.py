@@ -1,4 +1,4 @@
-"""The NVIDIA driver: which branch is needed, and what `apply` has to do to bring it.
+"""The NVIDIA driver: the branch that is needed, and what `apply` does to install it.
 
 Decides: the driver.
 Applied by: roles/nvidia_driver.
@@ -35,10 +35,10 @@ _PTX = (
 )
 _IMEX = re.compile(r"nvidia-imex(-\d+)?")
 _CONSENT = "where nvidia_driver_reboot_ok is true"
-# The largest initramfs with a driver's modules and firmware that was seen has about 200 MB.
+# The largest initramfs with a driver's modules and firmware that we have seen has about 200 MB.
 BOOT_DIR = "/boot"
 MIN_BOOT_BYTES = 256 << 20
-# From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
+# NVIDIA recommends the open modules since Turing, and has no others for GPUs after Hopper.
 _OPEN_SINCE = (7, 5)
 NO_DRIVER: DriverPlan = {
     "required_branch": None,
@@ -55,14 +55,14 @@ NO_DRIVER: DriverPlan = {
 
 
 def parse_branch(version: object) -> int:
-    """Give the branch of a driver's version: 580 of "580.159.04"; 0 for what is not known."""
+    """Return the branch of a driver's version: 580 for "580.159.04", 0 for an unknown version."""
     return next(iter(versions.parse_version(str(version or ""))), 0)
 
 
 def find_required_branch(
     host: Host, engine: Engine, catalogue: Catalogue, weights_format: str
 ) -> int | None:
-    """Give the least branch: of the engine's CUDA, its Marlin kernels, and the GPUs."""
+    """Return the oldest branch that serves the engine's CUDA, its Marlin kernels and the GPUs."""
     if host.amd:
         return None
     branches = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
@@ -73,14 +73,14 @@ def find_required_branch(
 
 
 def find_imex_package(nvidia: NvidiaFacts) -> tuple[str, str] | None:
-    """Give name and version of the installed package of nvidia-imex; None where there is none."""
+    """Find name and version of the installed nvidia-imex package; None where there is none."""
     packages = nvidia.get("packages") or {}
     return next(((n, v) for n, v in packages.items() if _IMEX.fullmatch(n)), None)
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """What is known of the machine's driver, and what it shall become."""
+    """The machine's present driver, and the version that it shall have."""
 
     host: Host
     nvidia: NvidiaFacts
@@ -99,7 +99,7 @@ class _Machine:
 
     @property
     def known(self) -> bool:
-        """Whether its driver is known: a quote that names none says nothing about one."""
+        """Whether the driver is known; a machine from a quote has it only if the quote names it."""
         return bool(self.loaded or self.installed) or not self.host.quoted
 
     @property
@@ -109,7 +109,7 @@ class _Machine:
 
     @property
     def fabric(self) -> bool:
-        """Whether the switches are on its own bus; of a virtual machine the host has them."""
+        """Whether NVSwitches are on this machine's bus; a virtual machine's are its host's."""
         return bool(self.nvidia.get("nvswitch_devices"))
 
     @property
@@ -128,12 +128,12 @@ def make_document(
     weights_format: str,
     findings: Findings,
 ) -> DriverPlan:
-    """Give the plan's `driver`: what has to be there, and what `apply` does about it.
+    """Make the plan's `driver`: the required driver, and what `apply` does about it.
 
-    `action`: none, install (packages change), restart (the installed one is not the one that runs)
-    or confirm (the machine restarted itself for it, and it has not answered since: where it does
-    not, `apply` goes back). `restart`: whether the machine has to be restarted for it. All else
-    says what shall be there, and is the same before and after.
+    `action`: none, install (packages change), restart (another version runs than is installed) or
+    confirm (the machine restarted itself into this version, which has not answered since: where it
+    does not answer, `apply` restores the version before it). `restart`: whether the action needs a
+    restart of the machine. All other keys describe the required driver, before and after it.
     """
     nvidia = host.nvidia
     need = _choose_branch(host, engine, catalogue, weights_format, nvidia)
@@ -177,14 +177,14 @@ def _choose_branch(
         return find_required_branch(host, engine, catalogue, weights_format)
     if not nvidia.get("pci_devices"):
         return None
-    # Cards that nobody recognised: what the newest rule asks for.
+    # Unknown cards need the newest branch of all rules.
     return max((row.driver_branch or 0 for row in catalogue.drivers.rules), default=0) or None
 
 
 def _choose_version(
     settings: Settings, catalogue: Catalogue, need: int, nvidia: NvidiaFacts
 ) -> str | None:
-    """Choose the version that shall run: the operator's, the present one if it will do, ours."""
+    """Choose the version: the operator's, else the present one if new enough, else ours."""
     if not settings.auto("nvidia_driver_version"):
         return str(settings.nvidia_driver_version)
     present = nvidia.get("driver_installed") or nvidia.get("driver_loaded")
@@ -196,9 +196,9 @@ def _choose_version(
 def _plan_packages(
     machine: _Machine, settings: Settings
 ) -> tuple[list[str], list[str], RepositoryPlan | None]:
-    """Return what is installed, what has to go where it is there, and from where it comes.
+    """Return the packages to install, those that they replace, and their repository.
 
-    Names are `a|b` for the first that has the version.
+    In a name `a|b` the first package that has the version counts.
     """
     row = machine.repository
     if row is None or machine.version is None:
@@ -208,7 +208,8 @@ def _plan_packages(
         flavours.reverse()
     branch = str(parse_branch(machine.version))
     names = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
-    # With the branch in its name an installed one would have no successor, and would be removed.
+    # An installed imex package with the old branch in its name has no newer version: apt would
+    # remove it, so its successor is named.
     names += row.imex if find_imex_package(machine.nvidia) else ()
     url = str(settings.nvidia_repo_url or row.url).rstrip("/")
     replaced = [
@@ -216,7 +217,7 @@ def _plan_packages(
     ]
     repository: RepositoryPlan = {
         "url": url,
-        # By which apt tells its packages from others.
+        # apt recognises the repository's packages by this name.
         "host": urlsplit(url).hostname or "",
         "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
         "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
@@ -225,19 +226,19 @@ def _plan_packages(
 
 
 def _parse_capability(host: Host) -> tuple[int, int]:
-    """CUDA compute capability; GPUs that nobody knows count as new ones."""
+    """Parse the CUDA compute capability; unknown GPUs count as new ones."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", host.capability or "")
     return (int(match[1]), int(match[2])) if match else (9, 0)
 
 
 def _is_module_replaced(machine: _Machine) -> bool:
-    """Whether another module would have to be loaded."""
+    """Whether the required driver has another kernel module than the loaded one."""
     other = machine.open_required and machine.nvidia.get("open_module") is False
     return other or machine.version != machine.loaded
 
 
 def _choose_action(machine: _Machine, settings: Settings, findings: Findings) -> DriverAction:
-    """Say what has to happen to the driver: none, install or restart."""
+    """Choose the action for the driver, and report why."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
     if not machine.known:
@@ -272,7 +273,7 @@ def _choose_action(machine: _Machine, settings: Settings, findings: Findings) ->
 def _choose_action_for_present(
     machine: _Machine, settings: Settings, findings: Findings, needs: str
 ) -> DriverAction:
-    """Say what has to happen to the driver that is there."""
+    """Choose the action for a machine that has a driver, and report why."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     present = str(installed or loaded)
     requested = not settings.auto("nvidia_driver_version") and present != machine.version
@@ -306,15 +307,15 @@ def _choose_action_for_present(
 
 
 def _is_unconfirmed(machine: _Machine, present: str) -> bool:
-    """Whether the machine restarted itself into this version, which has not answered since."""
+    """Whether the machine restarted itself into this version, and no run has checked it since."""
     restarted = _read_state(machine.host.facts, "restarted")
     return bool(restarted.get("over")) and restarted.get("version") == present
 
 
 def _is_given_up(machine: _Machine, present: str) -> bool:
-    """Whether this version did not answer after its restart, and stayed, and still does not.
+    """Whether this version failed after its restart, is still installed, and still fails.
 
-    Another restart would bring the same.
+    Another restart would fail in the same way.
     """
     silent = machine.loaded != machine.installed or len(machine.host.gpu_bytes) < int(
         machine.nvidia.get("pci_devices") or 0
@@ -335,7 +336,7 @@ def _report_failure(machine: _Machine, version: str, findings: Findings) -> None
 
 
 def _report_unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> DriverAction:
-    """Say that the right driver is on the disk, and another or none runs."""
+    """Report that the right driver is installed, but another one runs, or none."""
     fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
     if confirms:
         fix = "kimi-prov apply waits for it, and goes back to the driver before it"
@@ -357,7 +358,7 @@ def _report_unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -
 
 
 def _is_incomplete(machine: _Machine) -> bool:
-    """Whether a driver that is new enough lacks what goes with it: its fabric manager, its kind."""
+    """Whether a new enough driver lacks its fabric manager, or has the wrong kind of modules."""
     if machine.repository is None:
         return False
     if machine.open_required and machine.nvidia.get("open_module") is False:
@@ -367,7 +368,7 @@ def _is_incomplete(machine: _Machine) -> bool:
 
 
 def _check_packages(machine: _Machine, findings: Findings) -> None:
-    """Find what keeps packages from being installed here."""
+    """Report what prevents the installation of packages on this machine."""
     facts = machine.host.facts
     ours = (facts["kimi"].get("driver") or {}).get("held")
     packages = machine.nvidia.get("packages") or {}
@@ -404,7 +405,7 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
 
 
 def _check_boot(facts: Facts, findings: Findings) -> None:
-    """Find a /boot where the new initramfs does not fit: dpkg would stop half way."""
+    """Report a /boot without room for the new initramfs, where dpkg would stop half way."""
     row = next((r for r in facts["filesystems"] if BOOT_DIR in (r.get("holds") or ())), None)
     free = row.get("free_bytes") if row else None
     if row and free is not None and free < MIN_BOOT_BYTES:
@@ -417,6 +418,6 @@ def _check_boot(facts: Facts, findings: Findings) -> None:
 
 
 def _read_state(facts: Facts, name: str) -> dict[str, Any]:
-    """Give what the machine keeps of our work: a version that `failed`, or was `restarted` for."""
+    """Return the machine's record of a version that `failed`, or that it was `restarted` for."""
     state = (facts["kimi"].get("driver") or {}).get(name)
     return state if isinstance(state, dict) else {}

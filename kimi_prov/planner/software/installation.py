@@ -1,4 +1,4 @@
-"""What is installed: environments, from which indexes, and what completes them.
+"""What is installed: Python environments, their package indexes, and what completes them.
 
 Decides: environments that are installed, and package indexes.
 Applied by: roles/engine, roles/weights.
@@ -46,9 +46,10 @@ def make_document(
     fetched: WeightsPlan,
     proxy: ForwardProxyPlan | None,
 ) -> InstallationPlan:
-    """Return the plan's `installation`; the environment, instance, weights and proxy are planned.
+    """Make the plan's `installation` from its environment, instance, weights and proxy.
 
-    `ask_cpu_torch_index`: PyPI has no CPU builds of torch, and the inventory names no other place.
+    `ask_cpu_torch_index`: torch comes from PyTorch's index of CPU builds, because PyPI has none and
+    the inventory names no other index.
     """
     engine = choice.engine
     return {
@@ -75,9 +76,9 @@ def make_package_section(
     *,
     torch_on_cpu: bool = False,
 ) -> PackageInstallation:
-    """Return of the plan's `installation` what pinned packages of any kind take.
+    """Make the part of the plan's `installation` that every set of pinned packages needs.
 
-    `build`: the interpreter that is brought; `proxy`: the site's, as the plan has it.
+    `build`: the bundled interpreter, None for the machine's own; `proxy`: the plan's `site.proxy`.
     """
     folder = f"{paths.TOOLS}/install"
     return {
@@ -90,7 +91,7 @@ def make_package_section(
         "pip_environment": _make_pip_environment(settings),
         "uv_environment": _make_uv_environment(settings),
         "run": _make_command_prefix(proxy),
-        # What downloads nothing has nothing of the site's proxy.
+        # A command that downloads nothing does not get the site's proxy.
         "run_offline": _make_command_prefix(None),
         "indexes": [
             *settings.pip_extra_index_urls,
@@ -106,10 +107,10 @@ def make_package_section(
 def _make_python_section(
     settings: Settings, build: Interpreter | None, folder: str
 ) -> BroughtPython | None:
-    """Return the interpreter that is brought, None where the machine's own is taken.
+    """Describe the bundled interpreter; None where the machine's own is used.
 
-    `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
-    `archive`: where it is copied to from a directory of the control machine.
+    `downloads` has the form of uv's own list, from which uv reads the archive's digest. `archive`:
+    the path to which the archive is copied from a directory of the control machine.
     """
     if build is None:
         return None
@@ -146,10 +147,10 @@ def _make_python_section(
 
 
 def _make_command_prefix(proxy: ForwardProxyPlan | None) -> list[str]:
-    """Return the words before a command: a unit, with the site's proxy where there is one.
+    """Return the words before a command, which run it in a unit, with the site's proxy if any.
 
-    The proxy, which may have a password, comes by a file. What the command's environment has beside
-    is given by name: no argument list shows a value, but the unit's properties do, to everybody.
+    The proxy's URL may hold a password, so the unit reads it from a file. Other variables are
+    passed by name: no argument list shows their values, but the unit's properties do, to everybody.
     """
     return [
         *("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--property=UMask=0022"),
@@ -165,7 +166,7 @@ def _find_pinned_version(lock: str, package: str) -> str:
 
 
 def _find_links(settings: Settings) -> str | None:
-    """Return a page of links; what a directory of the control machine has is copied instead."""
+    """Return the URL of a page of links; files of a local directory are copied instead."""
     links = settings.pip_find_links
     return links if links and "://" in links else None
 
@@ -186,7 +187,7 @@ def _make_uv_environment(settings: Settings) -> dict[str, str]:
     return _drop_unset(
         {
             "UV_PYTHON_DOWNLOADS": "never",
-            # Several indexes may have a package of that name; the hashes say which file is meant.
+            # Several indexes may have a package of one name; the lock's hashes choose the file.
             "UV_INDEX_STRATEGY": "unsafe-best-match",
             "UV_DEFAULT_INDEX": settings.pip_index_url,
             "UV_FIND_LINKS": _find_links(settings),
@@ -200,13 +201,13 @@ def _drop_unset(variables: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _find_cpu_build_metadata(choice: EngineChoice, env_dir: str) -> PackageMetadata | None:
-    """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
+    """Return the metadata from which vLLM's command recognises its CPU build, None for others."""
     metadata = make_engine_metadata(choice.engine, choice.python.version or "")
     return metadata and {**metadata, "path": f"{env_dir}/{metadata['path']}"}
 
 
 def make_engine_metadata(engine: Engine, python: str) -> PackageMetadata | None:
-    """Return that metadata with its path in the environment of a Python such as "3.11"."""
+    """Return the metadata of a CPU build, with its path for a Python version such as "3.11"."""
     if (engine.name, engine.variant) != ("vllm", "cpu"):
         return None
     version = f"{engine.version}+cpu"
@@ -217,9 +218,10 @@ def make_engine_metadata(engine: Engine, python: str) -> PackageMetadata | None:
 
 
 def _make_experts_kernel_command(choice: EngineChoice, env_dir: str) -> str | None:
-    """Return what compiles the kernel of the plugin for experts, None where there is no plugin.
+    """Return the script that compiles the experts plugin's kernel, None without the plugin.
 
-    For every backend: they share the environment, and one may follow another.
+    The kernel is compiled for every backend: they share one environment, and an operator may change
+    from one to another.
     """
     if choice.experts is None:
         return None
@@ -230,7 +232,7 @@ def _make_experts_kernel_command(choice: EngineChoice, env_dir: str) -> str | No
 def _make_hub_client_section(catalogue: Catalogue, weights: WeightsPlan) -> HubClientPlan | None:
     """Return the environment of the hub's client, None where no weights come from the hub.
 
-    Each set of pinned packages has an environment of its own.
+    Each version of the client's lock has its own environment.
     """
     parts = [part for part in (weights, weights["draft"], weights["converted"]) if part]
     if not any(part["source"].startswith("hf://") for part in parts):

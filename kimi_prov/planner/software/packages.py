@@ -1,4 +1,4 @@
-"""What `apply` has to install of the distribution's packages, and what keeps it from that."""
+"""The distribution's packages that `apply` has to install, and what prevents their installation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _MAX_NAMES = 8
 
 
 def list_missing(plan: Plan, facts: Facts) -> list[str]:
-    """List the plan's packages that are not installed; all of them where dpkg did not tell."""
+    """List the plan's packages that are not installed; all of them where dpkg gave no answer."""
     return sorted(set(plan["packages"]) - set(facts["packages"].get("installed") or ()))
 
 
 def is_install_needed(plan: Plan, facts: Facts) -> bool:
-    """Whether apt has something to install; not where another manager than dpkg is at work."""
+    """Whether apt has something to install; False where dpkg does not manage the packages."""
     if facts["packages"].get("installed") is None:
         return False
     return bool(list_missing(plan, facts)) or plan["driver"]["action"] == "install"
 
 
 def make_environment(plan: Plan) -> dict[str, str]:
-    """Return the variables of a call of apt: by the site's mirror and proxy, where it has them.
+    """Return the environment of a call of apt, with the site's mirror and proxy where it has them.
 
     `plan`: None for a host that only watches.
     """
@@ -42,13 +42,13 @@ def make_environment(plan: Plan) -> dict[str, str]:
             "no_proxy": ",".join(site["proxy"]["no_proxy"]),
         }
     if site["apt_mirror"]:
-        # These name the proxy too.
+        # This file names the proxy too.
         environment["APT_CONFIG"] = paths.APT_CONFIG
     return environment
 
 
 def describe_holder(row: PackageLock) -> str:
-    """Name who holds a lock: program, process and unit."""
+    """Name the program that holds a lock, its process and its unit."""
     parts = [f"PID {row['pid']}"] if row.get("pid") else []
     parts += [clean_text.clean_line(str(row["unit"]))] if row.get("unit") else []
     name = clean_text.clean_line(str(row.get("process") or "another program"))
@@ -57,7 +57,7 @@ def describe_holder(row: PackageLock) -> str:
 
 
 def describe_lock_timeout(row: PackageLock, waited_s: float) -> Observation:
-    """Say that the locks did not come free, and what ends who holds them."""
+    """Report that the locks stayed held, and how to end the program that holds them."""
     unit, pid = row.get("unit"), row.get("pid")
     fix = "wait until it ends, then run this again"
     if unit and str(unit).endswith(".service"):

@@ -1,4 +1,4 @@
-"""The operating system: what is supported, which settings to change, which packages to install.
+"""The operating system: the supported ones, the settings to change, the packages to install.
 
 Decides: kernel settings.
 Applied by: roles/host_tuning.
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
 
-# Setting, value, whether a higher one is as good.
+# Setting, value, and whether a higher value is kept.
 _SYSCTLS = (
     ("kernel.numa_balancing", 0, False),  # it moves pages that are bound on purpose
     ("vm.max_map_count", 1048576, True),  # shards are mapped in many pieces
     ("vm.swappiness", 1, False),  # weights that are swapped out come back a page at a time
-    ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
+    ("vm.zone_reclaim_mode", 0, False),  # a full node shall use other nodes' memory, not reclaim
 )
 _NOFILE = 1048576
-# Systems whose packages are not apt's, by the ids of os-release up to a hyphen.
+# Systems without apt, by their id in os-release, up to a hyphen.
 _WITHOUT_APT = frozenset(
     {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse", "rhel", "rocky", "sles"}
 )
@@ -97,7 +97,7 @@ def _format_name(system: System) -> str:
 
 
 def choose_tuning(host: Host, *, on_cpu: bool) -> TuningPlan:
-    """Choose settings to change, and say what was left alone with the reason.
+    """Choose the settings to change, and name those that are left alone, with the reason.
 
     The values do not depend on what is set now, except that a higher limit is kept.
     """
@@ -115,7 +115,7 @@ def choose_tuning(host: Host, *, on_cpu: bool) -> TuningPlan:
             sysctl[name] = str(max(value, current) if at_least else value)
     proposed = {"governor": "performance"}
     if on_cpu:
-        # Weights in memory of the engine's own are read from end to end for every token.
+        # Every token reads all weights, which lie in the engine's own memory.
         proposed["thp"] = "always"
     chosen: dict[str, str | None] = {"thp": None, "governor": None}
     switches = {"thp": have.thp, "governor": have.governor}
@@ -140,7 +140,7 @@ def choose_tuning(host: Host, *, on_cpu: bool) -> TuningPlan:
 
 
 def _choose_nofile(host: Host, skipped: list[SkippedTuning]) -> int:
-    """Open files that the engine may have; in a container not more than its first process."""
+    """Choose the engine's limit of open files; in a container, at most that of its init."""
     most = host.tunables.nofile_max
     if not host.system.container or most is None or most >= _NOFILE:
         return _NOFILE
@@ -157,11 +157,11 @@ def _describe_foreign_settings(host: Host) -> str:
 
 @dataclass(frozen=True)
 class PackageGroups:
-    """What of a machine takes packages beyond those of all.
+    """The features of a machine that need more packages than every machine has.
 
-    `kernel`: that of the experts is compiled when the engine is installed. `drives`: a repository
-    for the driver may have to be written down, and its key be read. `orders`: a certificate comes
-    by ACME. `watched`: metrics are shown. `buckets`: weights come from one.
+    `kernel`: the experts' kernel is compiled when the engine is installed. `drives`: the driver's
+    repository may be set up, and its key checked. `orders`: a certificate is ordered by ACME.
+    `watched`: metrics are exported. `buckets`: weights come from a bucket.
     """
 
     kernel: bool = False
@@ -172,7 +172,7 @@ class PackageGroups:
 
     @property
     def packages(self) -> list[str]:
-        """Debian packages of all of them."""
+        """List the Debian packages of all features."""
         names = list(expert_backend.PACKAGES) if self.kernel else []
         names += ["gpg", "python3-debian"] if self.drives else []
         names += ["certbot"] if self.orders else []
@@ -183,9 +183,10 @@ class PackageGroups:
 def list_packages(
     host: Host, python: str | None, parts: PackageGroups, *, compiles: bool
 ) -> list[str]:
-    """Debian packages that the roles need; `python` is the interpreter's path.
+    """List the Debian packages that the roles need; `python` is the interpreter's path.
 
-    None of one that is brought: its headers come with it. uv is installed with the system's.
+    `python` is None for a bundled interpreter, which has its own headers. uv itself is installed
+    with the system's Python.
     """
     named = _name_python_package(host, python)
     more = ["g++"] if compiles else []
@@ -194,7 +195,7 @@ def list_packages(
 
 
 def _name_python_package(host: Host, python: str | None) -> str:
-    """Name the Debian package of an interpreter, by its path; uv's is the system's own."""
+    """Name the Debian package of an interpreter by its path, python3 for the system's own."""
     name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
     own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
@@ -202,19 +203,19 @@ def _name_python_package(host: Host, python: str | None) -> str:
 
 
 def list_web_ui_packages(host: Host, python: str | None) -> list[str]:
-    """Debian packages of a page that stands alone; `python`: None for one that is brought."""
+    """List the Debian packages of a web UI without an engine; `python` None: the bundled one."""
     return sorted({"python3-venv", f"{_name_python_package(host, python)}-venv"})
 
 
 def list_gateway_packages(
     *, orders: bool, shared: bool, watched: bool, page: Sequence[str] = ()
 ) -> list[str]:
-    """Debian packages of a gateway. `shared`: gateways hold one address together.
+    """List the Debian packages of a gateway. `shared`: the gateways share one address.
 
-    `watched`: metrics are shown. `page`: those of the page, where it has one.
+    `watched`: metrics are exported. `page`: the packages of its web UI, where it has one.
     """
     more = ["certbot"] if orders else []
-    # By netbase's list of protocols ufw's rules name VRRP.
+    # ufw's rules name VRRP, which is in netbase's list of protocols.
     more += ["keepalived", "netbase"] if shared else []
     more += [metrics.PACKAGE] if watched else []
     more += page
@@ -222,7 +223,7 @@ def list_gateway_packages(
 
 
 def list_image_packages(*, compiles: bool) -> list[str]:
-    """Debian packages of an image: no proxy and no firewall run in a pod."""
+    """List the Debian packages of an image: no proxy and no firewall run in a pod."""
     return ["ca-certificates", *(["g++"] if compiles else []), "numactl", "python3"] + (
         ["python3-dev"] if compiles else []
     )
