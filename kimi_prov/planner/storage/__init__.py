@@ -1,1 +1,1 @@
-"""Where the weights lie: disk, RAM disk, converted forms."""
+"""Where the weights are stored: disk, RAM disk, converted experts."""

@@ -1,4 +1,4 @@
-"""Experts that kt-kernel reads converted, AMXINT4 and AMXINT8: fetched, or made on the machine."""
+"""Experts converted for kt-kernel, AMXINT4 and AMXINT8: fetched, or made on the machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# Formats of a checkpoint that kt-kernel's kernels quantise from.
+# Formats of a checkpoint that kt-kernel can quantise.
 _INPUTS = ("bf16", "fp8")
-# Relative error of a layer's output against the weights that it was made from, Gaussian ones.
+# Relative error of a layer's output, compared with the original weights (random Gaussian ones).
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
 
 
@@ -51,9 +51,10 @@ def choose_conversion(
     flags: Mapping[str, Any],
     findings: Findings,
 ) -> ConvertedExperts | None:
-    """Decide where converted experts come from; None where none are set.
+    """Decide where converted experts come from; None where the inventory asks for none.
 
-    `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
+    `flags` are the engine's, with the inventory's over the planner's. Their number of pools decides
+    how the files are sliced.
     """
     _check_method_flag(settings, flags, findings)
     if settings.auto("kt_method"):
@@ -101,7 +102,7 @@ def choose_conversion(
 def make_document(
     converted: ConvertedExperts | None, choice: EngineChoice, model: Model, flags: Mapping[str, Any]
 ) -> ConversionPlan | None:
-    """Give the plan's `conversion`; null where nothing is converted on the machine."""
+    """Make the plan's `conversion`; None where nothing is converted on the machine."""
     if converted is None or converted.source is not None:
         return None
     shape = model.architecture
@@ -114,10 +115,11 @@ def make_document(
         "bytes": converted.size_bytes,
         "layer_bytes": converted.layer_bytes,
         "layers": shape.layers - shape.dense_layers,
-        # A layer in bf16, and what becomes of it.
+        # A layer in bf16 and the same layer converted.
         "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + converted.layer_bytes,
         "threads": parse_int(flags.get(KT.threads)) or converted.pools,
-        # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
+        # Without a list sglang-kt uses the first nodes. The finding numa.binding refuses a list of
+        # another length.
         "nodes": list(nodes) if isinstance(nodes, list) else list(range(converted.pools)),
         "argv": ["/usr/bin/python3", "-I", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
     }
@@ -127,7 +129,7 @@ def make_document(
 def make_fetch_document(
     converted: ConvertedExperts | None, settings: Settings
 ) -> ConvertedWeights | None:
-    """Give what is fetched beside the weights; null where it is made here, or none is set."""
+    """Make the plan's section of fetched converted experts; None where none are fetched."""
     if converted is None or converted.source is None:
         return None
     return {

@@ -32,7 +32,7 @@ _NO_ROOM_FOR_BOTH = (
 
 @dataclass(frozen=True)
 class OtherFiles:
-    """What comes beside the weights and the engine: `draft` and `page` as the plan has them."""
+    """Files beside the weights and the engine: `draft` and `page` are sections of the plan."""
 
     draft: DraftPlan | None = None
     converted: ConvertedExperts | None = None
@@ -48,10 +48,10 @@ def make_document(
     *,
     in_place: bool,
 ) -> tuple[DiskPlan, list[str]]:
-    """Give the plan's `disk`, and check the room that is left, counting what is there already.
+    """Make the plan's `disk`, and check the free space for the files that are still missing.
 
-    Weights and engines may lie on file systems of their own. `in_place`: where the room is too
-    little with weights that the plan does not use, these go first; the second value names them.
+    Weights and engines may be on different file systems. `in_place`: where the space is too small,
+    weights that the plan does not use are removed first; the second value names their directories.
     """
     draft, converted, page = beside.draft, beside.converted, beside.page
     engine_bytes = choice.engine.install_peak_bytes
@@ -90,7 +90,7 @@ def make_document(
 def check_web_ui_space(
     host: Host, page: WebUiPlan, build: Interpreter | None, findings: Findings
 ) -> None:
-    """Check the room for a page alone, and for the interpreter that is brought for it."""
+    """Check the space for a web UI without an engine, and for its bundled interpreter."""
     need = page["install_bytes"] + (build.bytes + build.installed_bytes if build else 0)
     there = page["env_name"] in host.web_envs
     _check_space(host, {paths.WEB_ENVS: 0 if there else need}, "", findings, {}, in_place=False)
@@ -105,9 +105,9 @@ def _check_space(
     *,
     in_place: bool,
 ) -> list[str]:
-    """Check each file system that holds a part; `missing`: directory and bytes that are to come.
+    """Check each file system of a directory in `missing`, which gives the bytes still to come.
 
-    `others`: weights that the plan does not use. Returns those that have to go first.
+    `others`: weights that the plan does not use. Returns those that have to be removed first.
     """
     held = {path: row for row in host.filesystems for path in row.holds}
     rows = {path: held.get(path) or held.get(paths.ROOT) for path in missing}
@@ -148,9 +148,9 @@ def _check_space(
 
 
 def list_mounts(host: Host) -> list[str]:
-    """Return the paths whose file systems a unit has to wait for, links followed.
+    """Return the paths whose file systems a unit has to wait for, and the targets of their links.
 
-    systemd looks at the parents of a path too, and at no link.
+    systemd also considers the parents of a path, but follows no link.
     """
     places = (paths.ENGINES, paths.MODELS)
     links = {path: real for row in host.filesystems for path, real in row.linked}

@@ -1,4 +1,4 @@
-"""Whether the weights are served from a RAM disk, and what the page cache does where not.
+"""Whether a RAM disk holds the weights; where none does, whether they fill the page cache.
 
 Decides: the RAM disk, or the page cache.
 Applied by: roles/ram_disk.
@@ -34,13 +34,13 @@ def choose_ram_disk(
     *,
     converted: ConvertedExperts | None = None,
 ) -> RamDisk:
-    """Decide for tmpfs only where memory holds the weights in it and the engine beside it.
+    """Choose a tmpfs only where memory holds the weights in it and the engine beside it.
 
-    Its pages are dealt out over all nodes, so each node has to hold its part of them beside what
-    the engine binds to it.
+    Its pages are spread evenly over all nodes, so each node has to hold its part of them beside
+    the memory that the engine binds to that node.
     """
     engine_bytes = bound.total
-    # Unpinned sizes are computed from the architecture: leave room for what is not counted.
+    # The size of unpinned weights is computed from the architecture: leave room for other files.
     margin = weights.size_bytes // (100 if weights.pinned else 33) + 64 * _MIB
     size = -(-(weights.size_bytes + margin) // _MIB) * _MIB
     in_all = size + engine_bytes <= host.memory_bytes
@@ -83,9 +83,10 @@ def choose_ram_disk(
 def make_document(
     ram_disk: RamDisk, host: Host, files_dir: str, warm: PageCachePlan
 ) -> RamDiskPlan:
-    """Give the plan's `ram_disk`; `files_dir`: where the files lie in it. `warm`: the plan's.
+    """Make the plan's `ram_disk`; `files_dir`: directory of its files; `warm`: the plan's section.
 
-    `service` fills memory, `units` are all of that, and `absent_units` those of another plan.
+    The unit `service` reads the weights into memory. `units` are all that this plan needs for it,
+    `absent_units` those that only another plan needs.
     """
     service, units = None, []
     if ram_disk.enabled:
@@ -114,9 +115,9 @@ def make_page_cache_document(
     engine_bytes: int,
     converted: ConvertedExperts | None,
 ) -> PageCachePlan:
-    """Give the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
+    """Make the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
 
-    `engine_bytes`: what engine and system take once it serves; the cache gives way to that.
+    `engine_bytes`: memory of engine and system while it serves; the page cache shrinks by it.
     """
     if ram_disk.enabled:
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
@@ -140,7 +141,7 @@ def make_page_cache_document(
 
 
 def _has_room_on_nodes(host: Host, size: int, bound: BoundMemory) -> bool:
-    """Whether every node that the engine binds memory to holds its part of the files as well."""
+    """Whether each node to which the engine binds memory also holds its part of the files."""
     if not bound.nodes or not host.nodes:
         return True
     part = size // len(host.nodes) + bound.share
@@ -153,9 +154,9 @@ def _make_disabled(reason: str) -> RamDisk:
 
 
 def _make_enabled(host: Host, size: int, reason: str) -> RamDisk:
-    """Make one of a size, which its mount options have as well.
+    """Describe a RAM disk of `size` bytes with its mount options.
 
-    Node lists are ranges there, for commas part the options.
+    The options name nodes as a range, because a comma separates options.
     """
     options = [f"size={size}", "mode=0755"]
     if host.kernel >= (6, 4):
@@ -163,6 +164,6 @@ def _make_enabled(host: Host, size: int, reason: str) -> RamDisk:
     nodes = [node.id for node in host.nodes]
     if len(nodes) > 1:
         ranges = format_list(nodes)
-        # Nodes with a gap between them cannot be written without a comma; then all are taken.
+        # Nodes with a gap between their ids need a comma; without a list, all nodes are used.
         options.append(f"mpol=interleave:{ranges}" if "," not in ranges else "mpol=interleave")
     return RamDisk(enabled=True, size_bytes=size, reason=reason, options=",".join(options))

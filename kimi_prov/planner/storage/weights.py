@@ -1,4 +1,4 @@
-"""Where the weights come from, at which revision, and how many bytes they are.
+"""The source of the weights, their revision, and their size in bytes.
 
 Decides: where weights come from.
 Applied by: roles/weights.
@@ -31,12 +31,12 @@ _BUCKETS = ("s3://", "gs://")
 
 
 def is_bucket(source: str | None) -> bool:
-    """Whether an address is of a bucket."""
+    """Whether an address names a bucket."""
     return (source or "").startswith(_BUCKETS)
 
 
 def _make_bucket_section(settings: Settings) -> BucketPlan:
-    """Give how buckets are reached; without credentials it is by the machine's role."""
+    """Return how buckets are reached; without credentials, the machine's own role gives access."""
     return {
         "credentials_file": paths.BUCKET_CREDENTIALS if settings.bucket_credentials_file else None,
         "endpoint": settings.bucket_endpoint,
@@ -45,7 +45,7 @@ def _make_bucket_section(settings: Settings) -> BucketPlan:
 
 
 def split_address(source: str, revision: str | None = None) -> tuple[str, str]:
-    """Return the address with its revision, and the revision; `revision` where it names none."""
+    """Return the address with its revision, and the revision: its own, else `revision`."""
     if not source.startswith("hf://"):
         return source, revision or "local"
     repository, _, named = source.removeprefix("hf://").partition("@")
@@ -56,7 +56,7 @@ def split_address(source: str, revision: str | None = None) -> tuple[str, str]:
 def resolve_source(
     settings: Settings, model: Model, weights_format: str, findings: Findings
 ) -> Weights:
-    """Resolve the source; where neither inventory nor catalogue names one it is empty."""
+    """Resolve the source, which is empty where neither inventory nor catalogue names one."""
     published = next((row for row in model.published if row.format == weights_format), None)
     repo = published.repo if published and weights_format != model.native_format else model.repo
     source = settings.weights_source or (f"hf://{repo}" if repo else "")
@@ -97,7 +97,7 @@ def make_document(
     draft: DraftPlan | None,
     converted: ConvertedWeights | None,
 ) -> WeightsPlan:
-    """Give the plan's `weights`; `draft` and `converted`: what else is fetched, None for none."""
+    """Make the plan's `weights`; `draft` and `converted`: other fetched files, None for none."""
     fetched: DraftWeights | None = None
     if draft:
         fetched = {
