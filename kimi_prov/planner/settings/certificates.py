@@ -1,4 +1,4 @@
-"""Check settings of the certificate that depend on each other."""
+"""Checks settings of the certificate that depend on each other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# A name in DNS, in its form of ASCII (RFC 1123); the first label may be the wildcard (RFC 6125).
+# A DNS name in ASCII (RFC 1123); its first label may be a wildcard (RFC 6125).
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}", re.IGNORECASE)
 _MAX_NAME_LENGTH = 253
-# Let's Encrypt allows no more names in one certificate.
+# Let's Encrypt allows at most so many names in one certificate.
 _MAX_NAMES = 100
-# A word of certbot's command line.
+# It becomes one word of certbot's command line, so no space and no leading hyphen.
 _MAIL = re.compile(r"[^@\s-][^@\s]*@[^@\s]+")
 
 
@@ -26,8 +26,8 @@ def check_certificate(
 ) -> None:
     """Raise UserError for the first contradiction.
 
-    `values`: every variable by name; the pair of files was checked before. `find` returns
-    "FILE:LINE" of a variable.
+    `values`: every variable by name; the certificate file and its key were checked before. `find`
+    returns "FILE:LINE" of a variable.
     """
 
     def refuse(name: str, what: str, fix: str) -> UserError:

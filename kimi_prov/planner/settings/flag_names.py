@@ -1,4 +1,4 @@
-"""What each engine calls what the planner decides, and how an operator's value for it is read.
+"""Each engine's flags for the planner's decisions, and how an operator's values for them are read.
 
 Decides: the command line of an instance, with `kimi_engine_args` over the flags of the plan
   (names of flags).
@@ -23,8 +23,8 @@ COPIES = "num_redundant_experts"
 class FlagNames:
     """An engine's flags for the terms that every engine has; memory is counted with them.
 
-    `requests`: at once, by one engine; `chunk`: tokens of a prompt that are computed in one pass;
-    `gpu_share`: the part of a GPU's memory that the engine takes.
+    `requests`: requests at once of one engine; `chunk`: tokens of a prompt in one pass;
+    `gpu_share`: the share of a GPU's memory that the engine takes.
     """
 
     context: str
@@ -36,13 +36,13 @@ class FlagNames:
 
     @property
     def sizing(self) -> frozenset[str]:
-        """Every flag that memory is counted with."""
+        """All flags whose values change the memory that is counted."""
         return frozenset(getattr(self, term.name) for term in fields(self))
 
 
 @dataclass(frozen=True)
 class VllmFlags(FlagNames):
-    """What vLLM alone has: more ways to spread a model, and a cache that moves to the host."""
+    """Flags that only vLLM has: more kinds of parallelism, and a cache in host memory."""
 
     pipeline_parallel: str
     data_parallel: str
@@ -55,7 +55,7 @@ class VllmFlags(FlagNames):
 
 @dataclass(frozen=True)
 class SglangFlags(FlagNames):
-    """What sglang with kt-kernel alone has; `cache_tokens`: of all requests together."""
+    """Flags that only sglang with kt-kernel has; `cache_tokens`: of all requests together."""
 
     cache_tokens: str
     gpu_experts: str
@@ -63,9 +63,10 @@ class SglangFlags(FlagNames):
 
 @dataclass(frozen=True)
 class KtFlags:
-    """What kt-kernel's experts in sglang are set with, beside what memory is counted with.
+    """Flags of kt-kernel's experts in sglang that do not change the memory that is counted.
 
-    `threads`: of all pools together; `prefill_from`: tokens from which a prompt goes over the GPU.
+    `threads`: of all pools together; `prefill_from`: the tokens of a prompt from which it is
+    computed on the GPU.
     """
 
     method: str
@@ -113,12 +114,12 @@ _BY_ENGINE: Mapping[str, FlagNames] = {"vllm": VLLM, "ktransformers": SGLANG_KT}
 
 
 def find_flag_names(engine: str) -> FlagNames:
-    """Give the names of an engine of the catalogue: vllm or ktransformers."""
+    """Return the flags of an engine of the catalogue: vllm or ktransformers."""
     return _BY_ENGINE[engine]
 
 
 def find_equivalent(engine: str, flag: str) -> str | None:
-    """Give this engine's flag where `flag` is another engine's name for it; else None."""
+    """Return this engine's name for a flag that has another engine's name; else None."""
     own = find_flag_names(engine)
     if flag in own.sizing:
         return None
@@ -130,7 +131,7 @@ def find_equivalent(engine: str, flag: str) -> str | None:
 
 
 def parse_int(value: object, *, least: int = 1) -> int | None:
-    """Give a whole number of at least `least`, also written as text; None for all else."""
+    """Parse a whole number of at least `least`, also from text; None for other values."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
         value = int(value)
     is_int = isinstance(value, int) and not isinstance(value, bool)
@@ -138,13 +139,13 @@ def parse_int(value: object, *, least: int = 1) -> int | None:
 
 
 def parse_share(value: object) -> float | None:
-    """Give a share above 0 and up to 1, also written as text; None for all else."""
+    """Parse a share above 0 and up to 1, also from text; None for other values."""
     share = _parse_float(value)
     return share if share is not None and 0 < share <= 1 else None
 
 
 def parse_gib(value: object) -> float | None:
-    """Give a number of GiB above 0, also written as text; None for all else."""
+    """Parse a number of GiB above 0, also from text; None for other values."""
     size = _parse_float(value)
     return size if size is not None and 0 < size < _MAX_GIB else None
 
@@ -157,7 +158,7 @@ def _parse_float(value: object) -> float | None:
 
 
 def parse_balancing(value: object) -> Mapping[str, object] | None:
-    """Give EPLB's mapping, its copies of experts a number; None where they are none."""
+    """Parse EPLB's mapping and its number of redundant experts; None where one is invalid."""
     if not isinstance(value, dict) or COPIES not in value:
         return value if isinstance(value, dict) else None
     copies = parse_int(value[COPIES], least=0)
@@ -165,7 +166,7 @@ def parse_balancing(value: object) -> Mapping[str, object] | None:
 
 
 class NumberReader(NamedTuple):
-    """How the planner reads a flag's value, None for what it cannot; and what that has to be."""
+    """How the planner reads a flag's value (None for an invalid one), and the `expected` form."""
 
     read: Callable[[object], object]
     expected: str
@@ -173,8 +174,8 @@ class NumberReader(NamedTuple):
 
 _WHOLE_NUMBER = NumberReader(parse_int, "a whole number from 1")
 _SHARE = NumberReader(parse_share, "a number above 0, 1 at most")
-# What is counted with. A value that the planner cannot read would be the engine's alone: memory
-# would be counted with another.
+# Flags that the planner counts with. It refuses a value that it cannot read: the engine would use
+# that value, and the planner would count memory with another.
 NUMBERS: Mapping[str, NumberReader] = {
     **{
         flag: _WHOLE_NUMBER
@@ -197,7 +198,7 @@ NUMBERS: Mapping[str, NumberReader] = {
 
 
 def parse_kv_dtype(value: object) -> str | None:
-    """Give the planner's word for an engine's `kv-cache-dtype`; None where none is set."""
+    """Translate an engine's `kv-cache-dtype` to the planner's fp8 or bf16; None for None."""
     if value is None:
         return None
     return "fp8" if str(value).startswith("fp8") else "bf16"

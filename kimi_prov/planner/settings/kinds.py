@@ -33,21 +33,21 @@ _SOURCES = (
     "file:///DIRECTORY, http(s)://HOST/PATH, hf://OWNER/NAME@REVISION, s3://BUCKET/FOLDER or "
     "gs://BUCKET/FOLDER"
 )
-# What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
+# The characters of a URL (RFC 3986). None of them ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _MAX_MINUTES = 525_600
 _INTERVAL = re.compile(r"([0-9]{1,6}) ?([smh])", re.ASCII)
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 10, 720 * 3600
-# In a job it stands between quotes: nothing of it may end them, or be the shell's own.
+# A job's script has it between quotes: no character may end them or be special to the shell.
 _MACHINE_PATH = re.compile(r"[\w.@+:/-]+")
 # Minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS (sbatch(1), --time).
 _WALLTIME = re.compile(r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}")
-# With what SLURM joins features and lists by; it stands between quotes in an #SBATCH line.
+# With the characters by which SLURM joins features and lists. An #SBATCH line has it in quotes.
 _SLURM = re.compile(r"[\w.:@/+*&|()\[\],=-]+")
 
-# RFC 1123, as Kubernetes names objects and hosts.
+# A label of RFC 1123, which Kubernetes uses for the names of objects and hosts.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _OBJECT = re.compile(_LABEL)
 _SERVICE = re.compile(rf"(?=[a-z]){_LABEL}")
@@ -71,14 +71,14 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A variable and where it was written, for messages."""
+    """A variable, its host and the file and line where it was written, for messages."""
 
     variable: Variable
     host: str
     where: str | None
 
     def refuse(self, value: object, expected: str) -> UserError:
-        """Make the error of a value that is not as it has to be."""
+        """Make the error for a wrong value; `expected` says what was expected."""
         at = self.where or f"host {self.host}"
         shown = json.dumps(value, default=str) if not isinstance(value, str) else repr(value)
         return UserError(
@@ -87,7 +87,7 @@ class Occurrence:
         )
 
     def _written(self) -> str:
-        """Return the example as it is given in that place: as an option, or in YAML."""
+        """Return the example in the form of the occurrence: as an option, or in YAML."""
         if self.where and self.where.startswith("--"):
             return f"{self.where} {self.variable.example}"
         return f"{self.variable.name}: {self.variable.example}"
@@ -96,7 +96,7 @@ class Occurrence:
 def parse_value(
     variable: Variable, value: object, occurrence: Occurrence, base: Path | None
 ) -> Any:  # noqa: ANN401
-    """Read a value; one that is not set is the default. Raises UserError for a wrong one."""
+    """Read a value; an unset one becomes the default. Raises UserError for a wrong one."""
     if value is None or value == "":
         return variable.default
     if variable.auto and value == "auto":
@@ -105,7 +105,7 @@ def parse_value(
 
 
 def _parse_text(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    # YAML reads 0.32 as a number: the text that was meant cannot be told from it any more.
+    # YAML reads 0.32 as a number, from which the original text cannot be restored.
     if not isinstance(value, str):
         raise occurrence.refuse(value, "text (in quotes where it looks like a number)")
     if not _TEXT.fullmatch(value):
@@ -123,7 +123,7 @@ def _parse_choice(value: object, occurrence: Occurrence, _base: Path | None) -> 
 
 
 def _parse_switch(value: object, occurrence: Occurrence, _base: Path | None) -> bool:
-    # -e and Ansible's templates turn both into text.
+    # -e and Ansible's templates turn true and false into text.
     switch = {"true": True, "false": False}.get(str(value).strip().lower())
     if switch is None or not isinstance(value, (bool, str)):
         raise occurrence.refuse(value, "true or false")
@@ -131,7 +131,7 @@ def _parse_switch(value: object, occurrence: Occurrence, _base: Path | None) -> 
 
 
 def parse_int(value: object) -> int | None:
-    """Give a whole number, also one that Ansible's templates or -e turned into text."""
+    """Parse a whole number, also one that Ansible's templates or -e turned into text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -183,7 +183,7 @@ def _parse_minutes(value: object, occurrence: Occurrence, _base: Path | None) ->
 
 
 def _parse_machine_path(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    """Check a path on the cluster or machine; a program of PATH may be named without one."""
+    """Check a path on the cluster or machine; a program found in PATH needs no directory."""
     text = value if isinstance(value, str) else ""
     only_path = occurrence.variable.name in ("kimi_slurm_root", "kimi_idle_hook")
     parts = text.split("/")
@@ -200,12 +200,12 @@ def _parse_machine_path(value: object, occurrence: Occurrence, _base: Path | Non
 
 
 def _parse_object_name(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    """Check a name: the longest one leaves room for what is put behind it."""
+    """Check the name of an object, which is short enough for the suffixes that follow it."""
     longest, own = (
         min(occurrence.variable.most, 63),
         occurrence.variable.name == "kimi_kubernetes_name",
     )
-    # A Service has the name, and begins with a letter.
+    # The name is also a Service's, whose name has to begin with a letter.
     form = _SERVICE if own else _OBJECT
     if isinstance(value, str) and form.fullmatch(value) and len(value) <= longest:
         return value
@@ -255,7 +255,7 @@ def _parse_labels(value: object, occurrence: Occurrence, _base: Path | None) -> 
             raise occurrence.refuse(key, "a key such as nvidia.com/gpu.product")
         if taints and item not in _EFFECTS:
             raise occurrence.refuse(item, f"an effect: {', '.join(_EFFECTS)}")
-        # YAML reads true and 8 as no text; a label is text.
+        # Without quotes YAML reads true and 8 as other types, but a label is text.
         if not (isinstance(item, str) and _LABEL_VALUE.fullmatch(item)):
             raise occurrence.refuse(
                 item, "a label's value as text, in quotes where it looks otherwise"
@@ -265,7 +265,7 @@ def _parse_labels(value: object, occurrence: Occurrence, _base: Path | None) -> 
 
 
 def _parse_walltime(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    # YAML 1.1 reads 24:00:00 as a number of sixties: what was meant is not known any more.
+    # YAML 1.1 reads 24:00:00 as a number in base 60, from which the text cannot be restored.
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         raise occurrence.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
     if isinstance(value, str) and _WALLTIME.fullmatch(value):
@@ -287,7 +287,7 @@ def _parse_login(value: object, occurrence: Occurrence, _base: Path | None) -> s
 
 def _parse_port(value: object, occurrence: Occurrence, _base: Path | None) -> int:
     port = parse_int(value)
-    # The engines take the ports after it.
+    # The engines use the ports after this one.
     if port is None or not 1 <= port <= 65000:
         raise occurrence.refuse(value, "a TCP port from 1 to 65000")
     return port
@@ -300,7 +300,7 @@ def _parse_url(value: object, occurrence: Occurrence, _base: Path | None) -> str
         except ValueError:
             parts = urlsplit("")
         if "@" in parts.netloc:
-            # A URL ends up in plans, logs and process lists: what is secret has no place in it.
+            # Plans, logs and process lists show URLs, so a URL must not hold a secret.
             raise occurrence.refuse(
                 "a URL with credentials", "a URL without user and password (use a .netrc file)"
             )
@@ -310,9 +310,10 @@ def _parse_url(value: object, occurrence: Occurrence, _base: Path | None) -> str
 
 
 def _parse_proxy(value: object, occurrence: Occurrence, base: Path | None) -> str:
-    """Check a proxy's URL; it is never shown, for it may carry a password.
+    """Check a proxy's URL; no message shows it, because it may hold a password.
 
-    Nor does anything follow its port, where a sign that was not escaped puts a password's rest.
+    Nothing may follow the port: a special character of a password that is not escaped would put
+    the rest of the password there.
     """
     bare, login = strip_login(value) if isinstance(value, str) else ("", "")
     try:
@@ -362,7 +363,7 @@ def _parse_path(value: object, occurrence: Occurrence, base: Path | None) -> Pat
 def _parse_file(value: object, occurrence: Occurrence, base: Path | None) -> str:
     path = _parse_path(value, occurrence, base)
     if path.exists() and not path.is_file():
-        # Not opened: a pipe without a writer would be waited for.
+        # It is not opened, because opening a pipe without a writer would wait for one.
         raise occurrence.refuse(value, "a file on the control machine")
     try:
         with path.open("rb"):
@@ -400,7 +401,7 @@ def _parse_urls(value: object, occurrence: Occurrence, base: Path | None) -> lis
 
 
 def _parse_network(text: str) -> str | None:
-    # ipaddress lets any text stand as the zone behind a %, and nft and HAProxy would read it.
+    # ipaddress accepts any text as the zone after a %, and the text would reach nft and HAProxy.
     if "%" in text:
         return None
     try:

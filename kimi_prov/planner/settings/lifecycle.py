@@ -1,4 +1,4 @@
-"""Checks the variables of stopping and idling, which go together.
+"""Checks that the variables of stopping and idling do not contradict each other.
 
 Decides: when a machine is idle, and who wakes it (its variables).
 """

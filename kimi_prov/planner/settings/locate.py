@@ -1,4 +1,4 @@
-"""Finds where in an inventory a variable was written, for messages that name file and line."""
+"""Finds the file and line where an inventory sets a variable, for messages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAX_BYTES = 1 << 20
 def make_locator(
     sources: Iterable[str | Path], extra: Iterable[str] = ()
 ) -> Callable[[str], str | None]:
-    """Give a function that tells "FILE:LINE" of a variable in these inventory sources, or None.
+    """Make a function that returns "FILE:LINE" of a variable in these inventory sources, or None.
 
-    `sources` are what -i named, files or directories; `extra` are variables of the command line.
+    `sources` are the files or directories of -i; `extra` are variables of the command line.
     """
     extra_names = set(extra)
     roots = [Path(source) for source in sources]
@@ -44,7 +44,7 @@ def make_locator(
 
 
 def _list_files(roots: Iterable[Path]) -> list[Path]:
-    """Inventory files and the variables beside them."""
+    """List the inventory files and the files of variables beside them."""
     files: list[Path] = []
     for root in roots:
         hosts = sorted(root.iterdir()) if root.is_dir() else [root]

@@ -1,4 +1,4 @@
-"""Inventory variables as typed settings; what is wrong is refused with file, line, nearest name.
+"""Inventory variables as typed settings; an error names file, line and the nearest known name.
 
 Decides: which variables exist, their checks and defaults (which go together).
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MAX_MANIFEST_BYTES = 16 << 20
 
 
-# What the planner may be left to choose.
+# The settings that may be left to the planner.
 Auto = Literal[
     "context",
     "weights_format",
@@ -58,10 +58,10 @@ Auto = Literal[
 
 @dataclass(frozen=True)
 class Settings:
-    """What one host's operator set, checked: a field for each variable of `definitions`.
+    """The checked variables of one host: a field for each variable of `definitions`.
 
     Paths are absolute, on the control machine. None and "auto" leave the choice to the planner.
-    `host` and `address` are the inventory's; a `manifest` is what the file of that name holds.
+    `host` and `address` are the inventory's; a `manifest` is the content of its file.
     """
 
     host: str
@@ -210,11 +210,11 @@ class Settings:
 
     @property
     def request_tokens(self) -> int:
-        """Tokens of a typical request and its answer, for estimates."""
+        """The tokens of a typical request and its answer, for estimates."""
         return self.input_tokens + self.output_tokens
 
     def auto(self, name: Auto) -> bool:
-        """Whether the planner is to choose."""
+        """Whether the planner chooses this setting."""
         return bool(getattr(self, name) == "auto")
 
 
@@ -225,10 +225,10 @@ def parse_settings(
     base: Path | None = None,
     locate: Locate | None = None,
 ) -> Settings:
-    """Check one host's variables; others than `kimi_*` are not looked at.
+    """Check one host's variables and ignore those not named `kimi_*`.
 
-    `base`: directory that relative paths start from. `locate` tells "FILE:LINE" of a variable.
-    Raises UserError for the first that is wrong.
+    `base`: directory from which relative paths start. `locate` returns "FILE:LINE" of a variable.
+    Raises UserError for the first wrong variable.
     """
     find = locate or (lambda _name: None)
     names = sorted(str(n) for n in variables if str(n).startswith("kimi_") and n not in INTERNAL)
@@ -261,7 +261,7 @@ def parse_settings(
 
 
 def _check_together(values: Mapping[str, Any], host: str, find: Locate) -> None:
-    """Raise UserError for variables that do not go together, each of them right by itself."""
+    """Raise UserError for variables that contradict each other, although each is valid alone."""
     if values["kimi_model"] is None:
         raise UserError(
             f"host {host}: kimi_model is not set",
@@ -298,7 +298,7 @@ def _check_together(values: Mapping[str, Any], host: str, find: Locate) -> None:
 
 
 def _read_lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths of a request that `check` sets; it has judged them."""
+    """Return the lengths of a request that `check` sets, which has already checked them."""
     lengths = {
         name.removeprefix("kimi_"): parse_int(variables.get(name)) for name in LENGTH_VARIABLES
     }
@@ -306,7 +306,7 @@ def _read_lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, where: str | None) -> UserError:
-    # Compared without the prefix that they all share: it would make everything look alike.
+    # The names are compared without their common prefix, which would make all of them similar.
     tails = {known.removeprefix("kimi_"): known for known in BY_NAME}
     close = difflib.get_close_matches(name.removeprefix("kimi_"), tails, n=2, cutoff=0.6)
     near = [tails[tail] for tail in close]
@@ -320,7 +320,7 @@ def _refuse_unknown(name: str, where: str | None) -> UserError:
 
 
 def _read_manifest(path: Path) -> WeightsManifest:
-    """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
+    """Read a manifest of the control machine: path, size and SHA-256 of every file."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
     fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
     document = documents.read_document(

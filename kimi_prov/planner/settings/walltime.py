@@ -1,4 +1,4 @@
-"""Checks the times of a SLURM job, which go together."""
+"""Checks that the times of a SLURM job do not contradict each other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SIGNAL, _TIME = "kimi_slurm_signal_s", "kimi_slurm_time"
 def check_walltime(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
     """Raise UserError, with file and line, for a signal that would come before the job begins."""
     ahead_s, walltime_s = values[_SIGNAL], parse_time_s(values[_TIME])
-    # 0 asks SLURM for no limit.
+    # 0 means no limit.
     if not walltime_s or ahead_s < walltime_s:
         return
     name, other, least = _SIGNAL, f"{walltime_s:.0f} s of {_TIME}", "less"
-    # Where the default of the one is in the way of the other, that other is what was written.
+    # Where only one of the two is set, the message names that one, not the default of the other.
     if find(_SIGNAL) is None and find(_TIME) is not None:
         name, other, least = _TIME, f"{ahead_s} s of {_SIGNAL}", "more"
     raise UserError(
