@@ -1,15 +1,15 @@
-"""Predictions that are held to what a bench of the same machine measured.
+"""Predictions that are corrected by a bench of the same machine.
 
-What sets a machine apart from another is most of a prediction's spread, and it is the same at every
-load of one machine. So each reading of a bench is compared with what the estimator says for the
-very same load, and the offset, a logarithm, is carried over to the load that is asked for:
+Most of a prediction's spread comes from differences between machines, and these are the same at
+every load of one machine. So each reading of a bench is compared with the estimate for the same
+load. The offset, a logarithm, is applied to the load to predict:
 
     weight of a reading = 1 / (noise^2 + drift^2),    weight of no offset at all = 1 / spread^2
 
-`spread` is the estimator's own, of its range, or the largest offset where that is larger: a machine
-so far off is none of those that the range was made for. `drift` is how far an offset may change on
-the way: by doublings of the requests at once, of the prompt, of the answer. The offset is the
-weighted mean; a range is as wide as what remains, never narrower than the noise of a reading.
+`spread` is that of the estimator's range, or the largest offset where that is larger: the range was
+not made for a machine that is so far off. `drift` says how far an offset may change between two
+loads, by doublings of the requests at once, of the prompt and of the answer. The offset is the
+weighted mean. The range has the spread that remains, and at least the noise of a reading.
 
 Decides: what a measured part of a machine counts for, and a bench of it (the bench).
 """
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
     Speak = Callable[[Serving], Estimate]
 
-# Nine times in ten, of a normal distribution.
+# 90 % of a normal distribution lie within so many standard deviations.
 _NINE_IN_TEN = 1.645
-# Log-spread that a doubling adds. The fit's misses at two loads of one machine, in the catalogue's
-# rows, differ by 0.08 where the requests at once are one to three doublings apart, by 0.11 at four,
-# by 0.49 at seven (three pairs); with one, two and three doublings of lengths by 0.03, 0.05 and
-# 0.08 in decode (six pairs), by 0.16 in prefill (18 pairs of one or two). The readings' own noise
-# is a part of that.
+# Log-spread that a doubling adds. In the catalogue's rows, the fit's errors at two loads of one
+# machine differ by 0.08 where the requests at once are one to three doublings apart, by 0.11 at
+# four, by 0.49 at seven (three pairs). With one, two and three doublings of lengths they differ by
+# 0.03, 0.05 and 0.08 in decode (six pairs), and by 0.16 in prefill (18 pairs, one or two
+# doublings). These figures include the noise of the readings.
 _REQUESTS_DRIFT = 0.05
 _QUANTITIES: dict[Literal["decode", "prefill"], str] = {
     "decode": "decode_tok_s",
     "prefill": "prefill_tok_s",
 }
 _LENGTHS_DRIFT = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
-# A token in eleven days: less is no speed, and its logarithm leads out of what floats hold.
+# A token in eleven days. A lower value is no speed, and its logarithm would overflow a float.
 _MIN_TOK_S = 1e-6
 
 
@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Offset:
-    """Logarithm of measured over estimated, and its log-spread at the load that is asked for."""
+    """Logarithm of measured over estimated speed, and its log-spread at the load to predict."""
 
     value: float
     spread: float
@@ -85,14 +85,14 @@ def _read_speed(value: float | None) -> float | None:
 
 
 def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> Speak:
-    """Give an estimator that is held to readings of all `instances` together."""
+    """Return an estimator that is corrected by readings of all `instances` together."""
     if not readings:
         return speak
 
     def estimate_anchored(serving: Serving) -> Estimate:
         estimate = speak(serving)
         decode = _combine_offsets(speak, serving, readings, "decode_tok_s", instances)
-        # What waits for other prompts says nothing of how fast one is read.
+        # With several requests, the time also has the wait for other prompts.
         alone = [row for row in readings if row.concurrency == 1]
         prefill = _combine_offsets(
             speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1
@@ -114,7 +114,7 @@ def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int =
 def compare_readings(
     speak: Speak, serving: Serving, readings: Sequence[Reading], instances: int = 1
 ) -> list[MeasuredAnchor]:
-    """Put each reading beside what the estimator says for its load, in tokens a second."""
+    """List each reading with the estimate for the same load, in tokens a second."""
     return [
         {
             "quantity": quantity,
@@ -139,7 +139,7 @@ def _estimate_reading(
 
 
 def _make_load(serving: Serving, row: Reading, instances: int) -> Serving:
-    """Give the load of a reading, as one instance has it."""
+    """Return one instance's part of a reading's load."""
     return replace(
         serving,
         concurrency=max(1, -(-row.concurrency // instances)),
@@ -151,7 +151,7 @@ def _make_load(serving: Serving, row: Reading, instances: int) -> Serving:
 def _combine_offsets(
     speak: Speak, serving: Serving, readings: Sequence[Reading], name: str, instances: int
 ) -> _Offset | None:
-    """Give the offset at a load from all readings; None where none has that speed."""
+    """Compute the offset at a load from all readings; None where no reading has that speed."""
     span: Range = getattr(speak(serving), name)
     noise = NOISE["high"]
     weighted = []
@@ -175,7 +175,7 @@ def _combine_offsets(
 
 
 def _estimate_drift(here: Serving, there: Serving, of_lengths: float) -> float:
-    """How far an offset may change between two loads; `of_lengths` for a doubling of lengths."""
+    """Estimate how far an offset may change between loads; `of_lengths`: by a doubled length."""
 
     def doublings(one: float, other: float) -> float:
         return abs(math.log2(one / other))

@@ -1,11 +1,11 @@
-"""How wide a range has to be, learnt only from sources that a fit has not seen.
+"""How wide a range has to be, computed only from sources that a fit has not seen.
 
-A fit's own variance is too sure of itself: rows differ by what the model does not know. So each
-source is left out in turn (by one step away from the fit of all), its rows predicted from the
-others, and the misses counted in units of the predicted spread. The ranges are then made as wide as
-held the wanted share of such rows: of the whole family, and of the class itself as far as it has
-sources of its own to speak for it.
-To score a range honestly, all of that happens again without the source that is being scored.
+A fit's own variance is too small, because rows also differ by effects that the model lacks. So each
+source is left out in turn (by one step away from the fit of all), its rows are predicted from the
+other sources, and the errors are counted in units of the predicted spread. The ranges get the width
+that holds the target share of these rows. The width is a mean of the whole family's and the class's
+own; the more sources a class has, the more its own counts.
+To score a range honestly, all of this is repeated without the source that is being scored.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.throughput.cases import Case
 
-# Rows that a range is to hold, of those left out: of a source that nobody has seen, some points
-# fewer are held, and 0.85 are promised.
+# The share of left-out rows that ranges are made to hold. Of a new source they hold some points
+# less; 0.85 are promised.
 TARGET_COVERAGE = 0.88
-# A class borrows from all classes of its family, as though that were this many sources more. One
-# request alone on GPUs differs more than many together, and has the sources to say so.
+# The family's width counts in a class as much as so many sources. On GPUs it counts less: one
+# request alone differs from many together, and there are enough sources that show it.
 _BORROWED_SOURCES = {"cpu": 20, "gpu": 10}
 FAMILIES: dict[str, dict[str, Prior]] = {"cpu": CPU, "gpu": GPU}
 Widths = dict[str, float]
@@ -35,7 +35,7 @@ Widths = dict[str, float]
 
 @dataclass(frozen=True)
 class Prediction:
-    """A case with what was predicted for it, in tokens a second."""
+    """A case with its prediction, in tokens a second."""
 
     case: Case
     expected: float
@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Relative error of the expected value."""
+        """The relative error of the expected value."""
         return abs(self.expected / self.case.value - 1)
 
     @property
@@ -70,13 +70,13 @@ class Model:
 
 
 def name_stratum(case: Case) -> str:
-    """Name the class whose width applies; many requests to a hybrid are one of their own."""
+    """Name the class whose width applies; several requests to a hybrid have their own class."""
     many = "many " if case.kind == "hybrid" and case.serving.concurrency > 1 else ""
     return f"{many}{case.kind} {case.quantity}"
 
 
 def predict_spread(case: Case, fit: fitting.Fit) -> float:
-    """Log-spread predicted for a machine that the fit has not seen."""
+    """Predict the log-spread for a machine that the fit has not seen."""
     slopes = fitting.compute_gradient(case, fit.values, fit.names)
     apart = fitting.GROUP_SPREAD**2 - measured.count_known_variance(case, fit.values)
     return math.sqrt(fit.variance(slopes) + apart + case.noise**2)
@@ -93,7 +93,7 @@ def fit_models(cases: Sequence[Case]) -> dict[str, Model]:
 
 
 def choose_model(case: Case, models: dict[str, Model]) -> Model:
-    """Pick the family that speaks about a case."""
+    """Choose the model of the family that a case belongs to."""
     return models["gpu" if case.machine.cpu is None else "cpu"]
 
 
@@ -110,7 +110,7 @@ def predict_from_other_sources(cases: Sequence[Case]) -> list[Prediction]:
 def predict_without_source(
     source: str, known: Sequence[Case], cases: Sequence[Case]
 ) -> list[Prediction]:
-    """Predict the wanted cases of one source from what all other sources say."""
+    """Predict those of `cases` that are of one source, from the known cases of all others."""
     predictions = []
     for priors in FAMILIES.values():
         mine = [c for c in cases if c.source == source and fitting.choose_priors(c) is priors]
@@ -123,7 +123,7 @@ def predict_without_source(
 
 
 def _fit_widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
-    """Spreads that hold the wanted share of rows, each predicted without its source."""
+    """Compute the widths that hold the target share of rows, each predicted without its source."""
     misses: dict[str, list[float]] = {}
     sources: dict[str, int] = {}
     for source, near in fitting.fit_without_each_source(cases, priors, fit).items():
@@ -146,7 +146,7 @@ def _fit_widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fi
 
 
 def _compute_quantile(values: Sequence[float], share: float) -> float:
-    """Quantile between neighbours."""
+    """Compute a quantile, interpolated between neighbours."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * share
     below = int(position)

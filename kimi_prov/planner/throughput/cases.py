@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Quantity = Literal["decode", "prefill"]
 Kind = Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
 
-# Log-spread of one reading, by how sure the row is of itself.
+# Log-spread of one reading, by the row's confidence.
 NOISE = {"high": 0.08, "medium": 0.15, "low": 0.3}
 
 
@@ -24,10 +24,10 @@ def find_kind(machine: Machine, concurrency: int) -> Kind:
 
 @dataclass(frozen=True)
 class Case:
-    """One figure with what it belongs to. `value`, where measured, in tokens a second.
+    """One speed with its model, machine and load. `value`: the measured tokens a second, if any.
 
-    `group` joins rows of one machine and build; `end_to_end`: the prompt's time is included.
-    `prompts`: how many a prefill figure is of together.
+    `group` is equal for rows of one machine and build. `end_to_end`: the prompt's time is included.
+    `prompts`: how many prompts a prefill figure counts together.
     """
 
     id: str

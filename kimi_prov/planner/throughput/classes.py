@@ -1,7 +1,8 @@
-"""The classes by which the estimator is scored, their figures, and what is aimed at in each.
+"""The classes by which the estimator is scored, their figures, and the aims of each class.
 
-A class is judged by rows that no fit has seen. Under three sources it says more about those sources
-than about the estimator: it is unscored, its rows and sources are told and no figure is.
+A class is scored by rows that no fit has seen. With fewer than three sources its figures would say
+more about the sources than about the estimator. It is then unscored: the report gives its number of
+rows and sources, and no figure.
 
 Decides: the score of speeds.
 Held by: tests/unit/planner/throughput/test_score_classes.py,
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 MIN_SOURCES = 3
-# Aimed at in every class with an aim: the share of rows that ranges hold, and their mean high/low.
+# The aims of every class that has aims: the share of rows that ranges hold, their mean high/low.
 MIN_COVERAGE, MAX_HIGH_OVER_LOW = 0.85, 2.2
-# The median errors aimed at, in the order of the table; what has none is told without a verdict.
+# The aims of the median error, in the order of the table; a class with None gets no verdict.
 AIMS: dict[str, float | None] = {
     "GPU, INT4 and FP8": 0.15,
     "GPU, NVFP4": 0.20,
@@ -44,7 +45,7 @@ _PARTS = ("one request", "batched", "kt-kernel and vLLM", "llama.cpp", "other en
 
 @dataclass(frozen=True)
 class Class:
-    """A class, or with `part_of` a part of one; no `quantity` stands for both."""
+    """A class, or a part of the class `part_of`; without `quantity` it has both quantities."""
 
     name: str
     part_of: str | None
@@ -52,18 +53,18 @@ class Class:
 
     @property
     def title(self) -> str:
-        """Its name with what it belongs to."""
+        """Its name, with its class and quantity."""
         return ", ".join(word for word in (self.part_of, self.name, self.quantity) if word)
 
     @property
     def aim(self) -> float | None:
-        """The median error aimed at."""
+        """The aim of the median error."""
         return AIMS.get(self.part_of or self.name)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Errors of the expected value as shares, and what the ranges did."""
+    """Relative errors of the expected value, the share that ranges hold, and their high/low."""
 
     median_error: float
     mean_error: float
@@ -106,11 +107,11 @@ class Score:
 
 
 def classify_case(case: Case) -> tuple[str, str]:
-    """Name the class of a case, and the part of it.
+    """Name the class of a case, and its part of the class.
 
-    On GPUs by the weights' format and whether requests share a step. On processors by engine: those
-    that this project installs, llama.cpp with its kin, and others (older ktransformers, sglang
-    without kt-kernel).
+    On GPUs a class is a format of weights, and its parts are one request and several. On processors
+    the parts are engines: those that this project installs, llama.cpp with its fork, and others
+    (older ktransformers, sglang without kt-kernel).
     """
     if case.machine.cpu is None:
         part = "batched" if case.kind == "gpu-batched" else "one request"
@@ -129,7 +130,7 @@ def _index_formats() -> dict[WeightFormat, str]:
 def split_into_classes(
     items: Sequence[_T], case_of: Callable[[_T], Case]
 ) -> list[tuple[Class, list[_T]]]:
-    """Put items into each class and part that has any, all of a quantity, and last all."""
+    """Group items by class and part, without empty ones, then by quantity, and last all of them."""
     classes: list[tuple[Class, list[_T]]] = []
     for quantity in QUANTITIES:
         own = [item for item in items if case_of(item).quantity == quantity]
@@ -145,7 +146,7 @@ def split_into_classes(
 
 
 def count_sources(cases: Iterable[Case]) -> int:
-    """Count the sources."""
+    """Count the different sources of cases."""
     return len({case.source for case in cases})
 
 

@@ -1,7 +1,7 @@
-"""Rows of the catalogue's speeds, made from a bench: what speed depends on, and not whose it is.
+"""Rows of the catalogue's speeds, made from a bench: what speed depends on, without its owner.
 
-A row is put together from fields that are named here, one by one; what a bench says beside them
-does not get in. Names of models, engines, processors and GPUs are the catalogue's own.
+A row has only the fields that are named here one by one; everything else in a bench is left out.
+Names of models, engines, processors and GPUs are the catalogue's own.
 
 Decides: what of a bench goes into a row of measured speeds.
 Held by: tests/unit/commands/test_contribute.py.
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/catalog/speeds/v1"
 Row = dict[str, Any]
-# As engines are released: what stands behind a + is a build of one's own, and may name its builder.
+# The version of a release. After a + a private build would follow, which may name its builder.
 _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc|\.post|\.dev)\d{1,6})?")
 _MONTH = re.compile(r"\d{4}-\d{2}")
-# An engine by the words that the reader of rows knows it by.
+# The words by which the reader of rows recognises an engine.
 _ENGINES = {"vllm": "vllm", "ktransformers": "sglang-kt + kt-kernel"}
 _MEASURE_AGAIN = "measure again:  kimi-prov bench INVENTORY --format json --output bench.json"
-# Answered requests from which a median is sure.
+# From so many answered requests the confidence is high.
 _MIN_REQUESTS = 8
 
 
 def make_rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
-    """Give a row for each number of requests at once; `result` is a host's of a bench document.
+    """Make a row for each number of requests at once; `result` is one host's of a bench document.
 
-    Raises UserError for what the catalogue does not know: its name could be anything.
+    Raises UserError for a name that the catalogue does not know, because it could identify someone.
     """
     serving, machine = result["serving"], result["machine"]
     if (serving["instances"] or 1) > 1:
@@ -74,7 +74,7 @@ def _make_row(
         "context": f"{int(lengths['input_tokens'])}/{int(lengths['output_tokens'])}",
         "decode_tok_s_per_request": float(level["decode_tok_s"]),
         "decode_tok_s_aggregate": float(level["aggregate_tok_s"]) if many else None,
-        # With several at once the first token waits for other prompts: no speed of reading one.
+        # With several requests the first token also waits for other prompts.
         "prefill_tok_s": None if many or not level["prefill_tok_s"] else level["prefill_tok_s"],
         "measured": True,
         "confidence": "low" if result["load"]["busy"] else sure,
@@ -89,7 +89,7 @@ def _make_row(
 
 
 def _describe_chat(serve: Mapping[str, Any]) -> str:
-    """Say that it was asked as a chat: the template's tokens come to the prompt's."""
+    """Note that requests were chats, whose template adds tokens to the prompt's."""
     return "chat" if (serve.get("load") or {}).get("chat") else ""
 
 
@@ -135,7 +135,7 @@ def _format_cards(row: Mapping[str, Any], catalogue: Catalogue) -> str:
 
 
 def _format_flags(serving: Mapping[str, Any]) -> str:
-    """Write how it was served in the words that the reader of rows looks for."""
+    """Describe how the model was served, in the words that the reader of rows looks for."""
     words = [
         f"{label}{int(serving[key])}"
         for key, label in (("tensor", "TP"), ("pipeline", "PP"), ("data", "DP"))
@@ -159,7 +159,7 @@ def _format_flags(serving: Mapping[str, Any]) -> str:
 
 
 def _name_quantisation(serving: Mapping[str, Any], catalogue: Catalogue) -> str:
-    """Name the weights by a format or a kt-kernel method that the catalogue has."""
+    """Return the format of the weights, or the kt-kernel method, as the catalogue names it."""
     method, name = serving["method"], serving["weights_format"]
     if method:
         if method not in {kind for row in catalogue.cpus for kind in row.kt_methods}:

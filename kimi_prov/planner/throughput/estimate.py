@@ -1,7 +1,7 @@
 """Speed of a model on a machine, as ranges: how the planner calls the estimator.
 
 decode and prefill: kimi_prov.planner.throughput.physics with coefficients fitted on measured rows.
-load: bytes over the slowest of disk and engine, plus what an engine needs before and after.
+load: bytes divided by the slower rate of disk and engine, plus the engine's time before and after.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Gpus, Machine, ModelShape, Serving
 
-# GB/s at which the worker of a GPU goes through weights in memory, by one thread: the mean in
-# proportion of 13 loads of INT4 without stages, 1.09 to 2.11, by vLLM 0.25.1 on two and four H200
-# of virtual machines (tests/data/recordings/gpu-reports, h200-x*-full*), and of reference 004's:
-# 1.80, all 61 layers on 8x H100.
+# GB/s at which the worker of a GPU loads weights that are in memory, with one thread. It is the
+# geometric mean of 13 loads of INT4 without stages, 1.09 to 2.11, by vLLM 0.25.1 on two and four
+# H200 of virtual machines (tests/data/recordings/gpu-reports, h200-x*-full*), and of reference
+# 004's load: 1.80, all 61 layers on 8x H100.
 _WORKER_GB_S = 1.53
 # kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
 _KT_TAKES_IN_GB_S = 3.5
 # Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
 _START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
 _START_OTHER_S = 20.0
-# Without a figure for the disk: an NVMe drive or a good network volume.
+# Assumed for a disk without a figure: an NVMe drive or a good network volume.
 DISK_GB_S = 2.0
 _LOAD_SPREAD, _UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
@@ -35,8 +35,8 @@ _LOAD_SPREAD, _UNKNOWN_DISK_SPREAD = 1.6, 2.5
 def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     """Estimate speeds in tokens a second, times to load and to the first token in seconds.
 
-    A machine whose GPUs hold all weights is given without `cpu`; a hybrid has both, a machine
-    without GPUs `cpu` alone. The inputs refuse impossible values with ValueError.
+    A `machine` whose GPUs hold all weights has no `cpu`; a hybrid has both; a machine without GPUs
+    has only `cpu`. The inputs raise ValueError for impossible values.
     """
     decode = _estimate_range(model, machine, serving, "decode")
     prefill = _estimate_range(model, machine, serving, "prefill")
@@ -67,9 +67,9 @@ def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Est
 
 
 def estimate_load(model: ModelShape, machine: Machine, serving: Serving) -> Range:
-    """Seconds from the start of the engine to the first token, weights on this machine.
+    """Estimate the seconds from the engine's start to the first token, weights on this machine.
 
-    Not scored: too few timings are published.
+    They are not scored, because too few timings are published.
     """
     taken = estimate_weights_load(model, machine, serving)
     rest = _START_S.get(serving.engine, _START_OTHER_S)
@@ -84,10 +84,10 @@ def estimate_start(
     rest_s: float,
     spread: float,
 ) -> Range:
-    """Give the seconds of a start that takes weights in while a disk reads them.
+    """Estimate the seconds of a start in which the engine loads weights while a disk reads them.
 
-    Of the two the longer counts; `rest_s` are those before and after. All may be `spread` times
-    longer or shorter, a disk of which nothing is known 2.5 times.
+    The longer of both times counts; `rest_s` is the time before and after. Each time may be longer
+    or shorter by the factor `spread`, that of a disk without a figure by 2.5.
     """
     read, disk = 0.0, spread
     if not serving.weights_in_memory:
@@ -101,20 +101,20 @@ def estimate_start(
 
 
 def estimate_weights_load(model: ModelShape, machine: Machine, serving: Serving) -> float:
-    """Seconds in which an engine takes in weights that are in memory."""
+    """Estimate the seconds in which an engine loads weights that are in memory."""
     if machine.gpus and machine.cpu is None:
         return count_worker_gb(model, machine.gpus, serving) / _WORKER_GB_S
     return count_checkpoint_gb(model, serving) / _KT_TAKES_IN_GB_S
 
 
 def count_worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
-    """GB that the worker of one GPU goes through when it loads its stage of a model.
+    """Count the GB that the worker of one GPU reads when it loads its stage of a model.
 
-    All but the routed experts, and of those what its GPU gets, where it gets them whole. Of slices
-    it gets more than it keeps: packed integers are turned over before they are cut, each of them by
-    every worker (vLLM 0.25.1 for Marlin, RoutedExperts.weight_loader; other kernels are counted as
-    if they were that one); of others the down projection is cut across its rows, so that all of its
-    pages are read (read there, not timed).
+    It reads all weights but the routed experts, and of these the ones that its GPU gets, where they
+    stay whole. Of slices it reads more than it keeps. Packed integers are transposed before they
+    are cut, all of them by every worker (vLLM 0.25.1 for Marlin, RoutedExperts.weight_loader; other
+    kernels are counted in the same way). Of other formats the down projection is cut across its
+    rows, so that all of its pages are read (found in the code, not timed).
     """
     ranks = physics.count_ranks(gpus, serving) * serving.data_parallel
     share = 1.0 if serving.weights.integers else (1 + 2 / ranks) / 3
@@ -126,7 +126,7 @@ def count_worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
 
 
 def count_checkpoint_gb(model: ModelShape, serving: Serving) -> float:
-    """GB that the engine reads when it starts."""
+    """Count the GB that the engine reads when it starts."""
     routed = _count_routed_weights(model)
     rest = (model.total_params - routed) * serving.weights.rest
     return (routed * serving.weights.gpu_expert + rest) / 1e9
@@ -157,7 +157,7 @@ def _estimate_range(
 
 
 def scale_range(span: Range, factor: float) -> Range:
-    """Scale a range."""
+    """Multiply a range by a factor."""
     return Range(span.low * factor, span.expected * factor, span.high * factor)
 
 

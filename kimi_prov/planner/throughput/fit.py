@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Matrix = list[list[float]]
 
-# Log-spread of what sets one machine and build apart from another that the model calls equal.
+# Log-spread between machines and builds that are equal to the model.
 GROUP_SPREAD = 0.18
 _FREEDOM = 4.0
 _STEP = 1e-4
@@ -40,18 +40,18 @@ class Fit:
     covariance: Matrix
 
     def variance(self, slopes: Sequence[float]) -> float:
-        """Variance of a logarithm whose slopes against the parameters' logarithms are given."""
+        """Compute the variance of a logarithm from its slopes by the parameters' logarithms."""
         steep = [(i, slope) for i, slope in enumerate(slopes) if slope]
         return sum(a * b * self.covariance[i][j] for i, a in steep for j, b in steep)
 
 
 def choose_priors(case: Case) -> dict[str, Prior]:
-    """Return the parameters that speak about a case."""
+    """Return the parameters of the family that a case belongs to."""
     return GPU if case.machine.cpu is None else CPU
 
 
 def predict_seconds(case: Case, values: Values) -> float:
-    """Seconds for one token of what the case measured."""
+    """Predict the seconds for one token of the case's quantity."""
     if case.quantity == "prefill":
         return physics.estimate_prefill(
             case.model, case.machine, case.serving, values, case.prompts
@@ -64,12 +64,12 @@ def predict_seconds(case: Case, values: Values) -> float:
 
 
 def compute_residual(case: Case, values: Values) -> float:
-    """Logarithm of measured over predicted seconds: positive where the machine was slower."""
+    """Compute the logarithm of measured over predicted seconds, positive for a slower machine."""
     return -math.log(case.value * predict_seconds(case, values))
 
 
 class _Watched(dict[str, float]):
-    """Values that note which of them were asked for."""
+    """Parameters that record which of them were read."""
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
@@ -81,7 +81,7 @@ class _Watched(dict[str, float]):
 
 
 def compute_gradient(case: Case, values: Values, names: Sequence[str]) -> list[float]:
-    """Slopes of the logarithm of the predicted seconds against each parameter's logarithm."""
+    """Compute the slopes of the predicted seconds by each parameter, both as logarithms."""
     watched = _Watched(values)
     base = math.log(predict_seconds(case, watched))
     slopes = [0.0] * len(names)
@@ -121,7 +121,8 @@ def fit_without_each_source(
 ) -> dict[str, Fit]:
     """Fit the cases without each of their sources in turn: one step away from the fit of all.
 
-    Each group is of one source: its share of the equations is taken away, the rest solved.
+    Each group belongs to one source. A source's groups are subtracted from the equations, and the
+    rest is solved.
     """
     names = full_fit.names
     theta = [math.log(full_fit.values[name]) for name in names]
@@ -145,7 +146,7 @@ def fit_without_each_source(
 
 
 def group_cases(cases: Sequence[Case]) -> list[list[Case]]:
-    """Put cases of one group together, in the order of first appearance."""
+    """Collect the cases of each group, in the order of their first appearance."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(f"{case.group}|{case.quantity}", []).append(case)
@@ -154,13 +155,13 @@ def group_cases(cases: Sequence[Case]) -> list[list[Case]]:
 
 @dataclass
 class _Equations:
-    """Normal equations of a step: `normal` times the move is `pull`."""
+    """The normal equations of a step: `normal` times the step is `pull`."""
 
     normal: Matrix
     pull: list[float]
 
     def add(self, other: _Equations, sign: float) -> None:
-        """Add another's share, or take it away."""
+        """Add other equations, or subtract them with a `sign` of -1."""
         for i, row in enumerate(other.normal):
             if any(row):
                 mine = self.normal[i]
@@ -178,7 +179,7 @@ def _add_priors(
 
 
 def _make_group_equations(group: list[Case], values: Values, names: Sequence[str]) -> _Equations:
-    """Give one group's share of the equations; its common offset is integrated out."""
+    """Make one group's share of the equations; its common offset is integrated out."""
     size = len(names)
     equations = _Equations([[0.0] * size for _ in names], [0.0] * size)
     common, common_r, total = [0.0] * size, 0.0, GROUP_SPREAD**-2
@@ -206,7 +207,7 @@ def _make_group_equations(group: list[Case], values: Values, names: Sequence[str
 
 
 def invert_matrix(matrix: Matrix) -> Matrix:
-    """Invert a symmetric positive definite matrix: its pivots need no exchange."""
+    """Invert a symmetric positive definite matrix, which needs no exchange of pivots."""
     rows = [list(row) for row in matrix]
     for k, row in enumerate(rows):
         pivot = 1 / row[k]

@@ -7,15 +7,15 @@ from kimi_prov.planner.throughput.inputs import WeightFormat
 
 # Width of the numbers that a GPU's matrix units multiply, where it is not 16.
 _MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4, "mxfp4": 4}
-# Experts on a GPU, and on the disk, are as the published files have them.
+# Experts on a GPU, and on the disk, have the format of the published files.
 _ON_GPU = dict.fromkeys(("rawint4", "amxint4", "amxint8", "vllm-cpu-int4"), "int4")
 
 
 def find_weight_format(name: str) -> WeightFormat:
-    """Bytes of each weight for a format such as "int4", "rawint4" or "Q4_K_M".
+    """Find the bytes of each weight for a format such as "int4", "rawint4" or "Q4_K_M".
 
-    Of a GGUF kind the longest that begins the name counts. Raises KeyError for a name that is not
-    known.
+    Of the GGUF kinds with which the name begins, the longest counts. Raises KeyError for an unknown
+    name.
     """
     text = name.strip().lower().replace("-", "_").removeprefix("ud_")
     formats = loader.load_catalogue().formats
@@ -45,5 +45,5 @@ def find_weight_format(name: str) -> WeightFormat:
 
 
 def make_uniform_format(bytes_per_weight: float) -> WeightFormat:
-    """Give every weight the same size, as in a GGUF file whose average is known."""
+    """Make a format in which all weights have one size, as the average of a GGUF file."""
     return WeightFormat(bytes_per_weight, bytes_per_weight, bytes_per_weight)

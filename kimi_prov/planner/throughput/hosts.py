@@ -1,20 +1,21 @@
-"""What several hosts that serve one model add to the time of a token: what crosses their link.
+"""The time that the link between several hosts adds to a token of the model that they serve.
 
-Inside a host nothing changes, so a step over N hosts is that of the GPUs of a stage (`physics`) and
+Inside a host nothing changes. A step over N hosts is a step of a stage's GPUs (`physics`), plus:
 
-- pipeline stages on several hosts: a token passes them one after the other. Each crossing is a hop:
+- Pipeline stages on several hosts: a token passes them one after the other. Each crossing is a hop:
   vLLM describes the tensors to the next stage over TCP (Gloo), then sends two of them (hidden and
-  residual, 16 bit), and the last stage tells the first one which token it was. One request alone is
-  no faster than on one host. Many fill the stages as far as they travel apart: vLLM sends those
-  that it can in one batch, and only what comes meanwhile makes another. Between one batch and one
-  for each stage the mean of the two is expected, and either is in the range.
-- a layer's sums over ranks on several hosts (tensor parallelism), or a layer's tokens sent to the
-  experts and back (expert parallelism of copies of attention): two exchanges a layer, each with the
-  link's latency and a row of 16 bit values for each token.
+  residual, 16 bit), and the last stage sends the chosen token to the first. One request alone is no
+  faster than on one host. Several requests fill the stages only if they travel in several batches:
+  vLLM puts all waiting requests into one batch, and only later ones form another. So the number of
+  batches is between one and the number of stages. The geometric mean of both is expected, and the
+  range holds both.
+- Sums of a layer over ranks on several hosts (tensor parallelism), or tokens of a layer that are
+  sent to the experts and back (expert parallelism of copies of attention): two exchanges a layer,
+  each with the link's latency and a row of 16 bit values for each token.
 
-Seconds of a hop and of an exchange are assumptions of the order that the sources named here say;
-no row of several hosts is in the fit. So ranges are wider, by `spread`, and plans call the speeds
-estimates.
+The seconds of a hop and of an exchange are assumptions; the sources named here support their order
+of magnitude. The fit has no row of several hosts. So ranges are wider, by `spread`, and plans call
+the speeds estimates.
 """
 
 from __future__ import annotations
@@ -35,30 +36,32 @@ if TYPE_CHECKING:
 EXCHANGE_US: Final[dict[LinkKind, float]] = {"infiniband": 20.0, "roce": 25.0, "ethernet": 100.0}
 # Microseconds of a hop: the description over TCP and its unpacking, then the tensors. Assumed.
 HOP_US: Final[dict[LinkKind, float]] = {"infiniband": 200.0, "roce": 200.0, "ethernet": 300.0}
-# Gbit/s of a port where a link's kind is told and its speed is not: a slow one of its kind.
+# Gbit/s of a port where only the kind of a link is known: a slow port of its kind.
 PORT_GBIT_S: Final[dict[LinkKind, float]] = {"infiniband": 100.0, "roce": 100.0, "ethernet": 10.0}
-# Of a port's rate, what messages reach. With large ones 46 to 48 of 50 GB/s over InfiniBand
-# (github.com/NVIDIA/nccl-tests/issues/290), less with those of a step; the others are assumed.
+# The share of a port's rate that messages reach. Large ones reached 46 to 48 of 50 GB/s over
+# InfiniBand (github.com/NVIDIA/nccl-tests/issues/290), those of a step reach less. The other kinds
+# are assumed.
 _SHARE: Final[dict[LinkKind, float]] = {"infiniband": 0.8, "roce": 0.7, "ethernet": 0.5}
-# How far a prediction may be off beyond that of one host, as factors either way: hops with one
-# request, with several, and exchanges in every layer. The first two hold what was reported of K2.6
-# over four hosts (huggingface/physics-intern, pulls 2 and 12): 90 tokens/s alone, 335 of eight
-# together, 2,400 of about seventy. The last is assumed.
+# How far a prediction may be off in addition to that of one host, as factors in both directions:
+# hops with one request, hops with several, and exchanges in every layer. The first two hold the
+# speeds reported of K2.6 over four hosts (huggingface/physics-intern, pulls 2 and 12): 90 tokens/s
+# of one request, 335 of eight together, 2,400 of about seventy. The last is assumed.
 _ONE_OFF, _MANY_OFF, _EXCHANGES_OFF = 1.6, 2.0, 2.2
-# Layers of processors over hosts: a sum by Gloo over TCP. Assumed, like what it may be off by.
+# A layer of processors on several hosts: a sum by Gloo over TCP. The time and the factor by which
+# a prediction may be off are assumed.
 _GLOO_US, _PROCESSORS_OFF = 150.0, 1.6
 
 
 @dataclass(frozen=True)
 class Crossings:
-    """How often a token crosses from host to host: `hops` of a step, `exchanging` hosts a layer."""
+    """How a token crosses hosts: `hops` in a step, and `exchanging` hosts in a layer."""
 
     hops: int = 0
     exchanging: int = 1
 
 
 def count_crossings(gpus_of_host: int, serving: Serving) -> Crossings:
-    """Say what crosses hosts: stages are laid over them in order, each stage over whole GPUs."""
+    """Count the crossings of hosts, over which stages are placed in order, each on whole GPUs."""
     if serving.hosts == 1:
         return Crossings()
     stage = (serving.tensor_parallel or gpus_of_host) * serving.data_parallel
@@ -68,18 +71,18 @@ def count_crossings(gpus_of_host: int, serving: Serving) -> Crossings:
 
 
 def count_ranks_inside(gpus_of_host: int, serving: Serving) -> int:
-    """Ranks of tensor parallelism that are in one host."""
+    """Count the ranks of tensor parallelism in one host."""
     ranks = serving.tensor_parallel or gpus_of_host
     return min(ranks, gpus_of_host) if serving.hosts > 1 else ranks
 
 
 def count_batches(serving: Serving) -> float:
-    """Batches that the running requests travel in: one a stage, over hosts fewer."""
+    """Count the batches of the running requests: one for each stage, over several hosts fewer."""
     return serving.stages if serving.hosts == 1 else math.sqrt(serving.stages)
 
 
 def estimate_latency(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
-    """Seconds of a pass's messages from host to host, whatever their size."""
+    """Estimate the latency of a pass's messages between hosts in seconds, whatever their size."""
     crossings, link = count_crossings(gpus.count, serving), serving.link
     rounds = math.log2(crossings.exchanging)
     exchanges = 2 * model.layers * rounds * EXCHANGE_US[link.kind]
@@ -87,16 +90,16 @@ def estimate_latency(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
 
 
 def estimate_transfer(model: ModelShape, gpus: Gpus, serving: Serving, tokens: float) -> float:
-    """Seconds in which the rows of so many tokens of one pass go over the link."""
+    """Estimate the seconds in which the rows of so many tokens of a pass cross the link."""
     crossings, link = count_crossings(gpus.count, serving), serving.link
-    # The way back to the first stage carries the token's number alone.
+    # The way back to the first stage carries only the token's number.
     rows = 2.0 * max(0, crossings.hops - 1)
     rows += 2 * model.layers * 2 * (crossings.exchanging - 1) / crossings.exchanging
     return tokens * rows * model.hidden * 2 / (link.gb_s * 1e9 * _SHARE[link.kind])
 
 
 def estimate_spread(gpus: Gpus | None, serving: Serving, quantity: Quantity) -> float:
-    """Log-spread that several hosts add to a range, 0 for one host."""
+    """Estimate the log-spread that several hosts add to a range, 0 for one host."""
     if gpus is None or serving.hosts == 1:
         return 0.0
     crossings = count_crossings(gpus.count, serving)
@@ -118,10 +121,10 @@ def widen_range(span: Range, more: float) -> Range:
 
 
 def divide_over_hosts(single: Estimate, model: ModelShape, serving: Serving) -> Estimate:
-    """Share the estimate for one host without GPUs out to all: tensor parallelism, a rank a host.
+    """Divide the estimate for a host without GPUs over all hosts: tensor parallelism, a rank each.
 
-    Each reads and computes its part; a layer ends in two sums over all. What a layer costs beside
-    its weights does not shrink, which the low end counts for as much as the rest.
+    Each host reads and computes its part, and a layer has two sums over all hosts. A layer's other
+    costs do not shrink; the low end of the range counts them as much as the weights.
     """
     if serving.hosts == 1:
         return single
@@ -138,7 +141,7 @@ def divide_over_hosts(single: Estimate, model: ModelShape, serving: Serving) -> 
     decode = shared(single.decode_tok_s, sums + serving.running * sent)
     prefill = shared(single.prefill_tok_s, sums / serving.input_tokens + sent)
     running = serving.running
-    # A time to the first token shrinks as its prompt does.
+    # The time to the first token shrinks as much as the time of its prompt.
     faster = Range(
         prefill.low / single.prefill_tok_s.low,
         prefill.expected / single.prefill_tok_s.expected,

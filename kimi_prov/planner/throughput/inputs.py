@@ -1,4 +1,4 @@
-"""What a speed estimate is made from and what it answers; units stand in the names."""
+"""The inputs and the results of a speed estimate; names show the units."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EngineFamily = Literal[
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The dimensions that speed depends on.
+    """The dimensions of a model that speed depends on.
 
-    `always_params`: weights read for every token whatever the router says (attention, shared
-    experts, dense layers, head); `kv_bytes_per_token` is for one rank at 16 bit; `kv_heads` is
-    how many ranks can share it (1 for MLA, which every rank holds in full); `attention_width` is
-    heads x (key + value width), for the cost of attending over a long prompt; `hidden` the width of
-    what layers hand to each other.
+    `always_params`: weights that every token reads, whatever the router chooses (attention, shared
+    experts, dense layers, head). `kv_bytes_per_token` is for one rank at 16 bit; `kv_heads` is the
+    number of ranks that can share it (1 for MLA, of which every rank holds all). `attention_width`
+    is heads x (key + value width), for the cost of attention over a long prompt. `hidden` is the
+    width of the rows between layers.
     """
 
     name: str
@@ -39,32 +39,32 @@ class ModelShape:
 
     @property
     def routed_active_params(self) -> float:
-        """Weights of the experts that one token is routed to."""
+        """The weights of the experts that one token is routed to."""
         return self.moe_layers * self.experts_per_token * self.params_per_expert
 
     @property
     def active_params(self) -> float:
-        """Weights that one token meets, head included, embedding not."""
+        """The weights that one token uses, with the head and without the embedding."""
         return self.always_params + self.routed_active_params
 
     def flops_per_token(self, context: float) -> float:
-        """Operations to take one token in, attending over `context` tokens before it."""
+        """Count the operations of one token that attends over `context` tokens before it."""
         return 2 * self.active_params + 2 * self.layers * self.attention_width * context
 
     def distinct_experts(self, tokens: float) -> float:
-        """Experts of one layer that a batch touches when routing is even: E(1-(1-k/E)^B)."""
+        """Count the experts of a layer that a batch uses with even routing: E(1-(1-k/E)^B)."""
         missed: float = (1 - self.experts_per_token / self.experts) ** tokens
         return self.experts * (1 - missed)
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """Bytes of one weight, scales included: experts on the GPU, on the CPU, and all the rest.
+    """Bytes of one weight, scales included: experts on the GPU, on the CPU, and all other weights.
 
     `amx`: the CPU kernels of this format use AMX tiles where the processor has them.
-    `multiplied_bits`: width of the numbers that a GPU's matrix units multiply, where they can: of
-    experts, and of the rest unless `rest_bits` says otherwise. `integers`: packed as such, not as
-    short floating point numbers.
+    `multiplied_bits`: bits of the numbers that a GPU's matrix units multiply, if they can: for
+    experts, and for other weights unless `rest_bits` is set. `integers`: the weights are packed
+    integers, not short floating point numbers.
     """
 
     gpu_expert: float
@@ -77,18 +77,18 @@ class WeightFormat:
 
     @property
     def multiplied(self) -> tuple[int, int]:
-        """Bits of the numbers that are multiplied: of experts, of the rest."""
+        """The bits of the numbers that are multiplied: for experts, and for other weights."""
         return self.multiplied_bits, self.rest_bits
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The sockets in use together.
+    """All sockets that are used together.
 
-    `bandwidth_gb_s` is theoretical (channels x MT/s x 8), `measured_gb_s` what a streaming test
-    read on the machine, where there was one; `links_gb_s` what the links between cores and memory
-    let through, where that may be less. `vector`: the widest of avx2, avx512, amx, arm.
-    `numa_aware`: the engine keeps what a node's threads read in that node's memory, if it can.
+    `bandwidth_gb_s` is theoretical (channels x MT/s x 8). `measured_gb_s` is the result of a
+    streaming test on the machine, if there was one. `links_gb_s` is the rate of the links between
+    cores and memory, where it may be lower. `vector`: the widest of avx2, avx512, amx, arm.
+    `numa_aware`: the engine, if it can, keeps the data of a node's threads in that node's memory.
     """
 
     sockets: int
@@ -105,9 +105,9 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Equal GPUs of one host. `tflops_bf16` is dense; None takes it from the bandwidth.
+    """Equal GPUs of one host. `tflops_bf16` is dense; None derives it from the bandwidth.
 
-    `nvlink_gb_s` is both directions of one GPU's direct links, 0 where there are none.
+    `nvlink_gb_s` is for both directions of one GPU's direct links, 0 where there are none.
     `narrowest_bits`: the narrowest numbers that its matrix units multiply.
     """
 
@@ -126,26 +126,26 @@ class Gpus:
 
     @property
     def link_gb_s(self) -> float:
-        """GB/s that one GPU can send to the others."""
+        """The GB/s that one GPU can send to the others."""
         return self.nvlink_gb_s / 2 or self.pcie_gb_s
 
     @property
     def tflops(self) -> float:
-        """Dense bf16 TFLOP/s of one GPU; without a figure, 0.25 for each GB/s (H100: 0.295)."""
+        """The dense bf16 TFLOP/s of one GPU; without a figure, 0.25 for each GB/s (H100: 0.295)."""
         return self.tflops_bf16 or 0.25 * self.bandwidth_gb_s
 
     def tflops_at(self, bits: int) -> float:
-        """TFLOP/s with numbers of so many bits: half the bits are twice as many, if it can."""
+        """Return the TFLOP/s with numbers of so many bits, doubled for half the bits if it can."""
         return self.tflops * (16 / bits if bits >= self.narrowest_bits else 1.0)
 
     def native(self, weights: WeightFormat) -> bool:
-        """Whether its matrix units multiply experts as they are packed, without widening them."""
+        """Whether its matrix units multiply experts in their packed form, without widening them."""
         return self.narrowest_bits <= weights.multiplied_bits < 16
 
 
 @dataclass(frozen=True)
 class Link:
-    """What joins hosts: `gb_s` that one of them sends over all its ports, in one direction."""
+    """The link between hosts: `gb_s` is sent by one host over all its ports, in one direction."""
 
     kind: LinkKind = "ethernet"
     gb_s: float = 1.25
@@ -156,9 +156,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Machine:
-    """What serves: processors, GPUs, or both. `disk_gb_s`: sequential read.
+    """The machine that serves: processors, GPUs, or both. `disk_gb_s`: sequential read.
 
-    `measured`: the parts whose speed was measured on this very machine.
+    `measured`: the parts whose speed was measured on this machine itself.
     """
 
     cpu: Cpu | None = None
@@ -174,22 +174,22 @@ class Machine:
 
 @dataclass(frozen=True)
 class Serving:
-    """How it is served.
+    """How the model is served.
 
-    `input_tokens` and `output_tokens` are of a typical request, not the largest one allowed.
-    `tensor_parallel` None means all GPUs; `data_parallel` copies of attention share the experts,
-    `stages` of layers follow one another; `experts_whole`: a GPU has whole experts, not slices of
-    all. `gpu_experts` (hybrid) counts experts of each layer that live on GPUs. `cpu_threads` None
-    means all cores. `kv_tokens_max` and `requests_max` bound how many requests run at once.
-    `concurrency` is what users ask for. `weights_in_memory`: the files are in the page cache or on
-    a RAM disk when the engine starts. `stream_prefill_from`: prompts of that many tokens and more
-    are computed layer by layer on the GPU (ktransformers), None never; `stream_chunk` tokens at a
-    time. `old_build`: an engine of 2025, before its kernels were tuned for more than DeepSeek's
-    models. llama.cpp and ik_llama.cpp take a prompt in passes of `micro_batch` tokens; `repacked`:
-    their weights lie in memory in the order of the CPU's kernels; `offloads_prompts`: they copy
-    experts to a GPU where a pass is large enough. `without_graphs`: the processor starts each
-    kernel of the GPUs by itself. `hosts` serve one model together over `link`; ranks, copies and
-    stages count over all of them.
+    `input_tokens` and `output_tokens` are those of a typical request, not the largest one allowed.
+    `tensor_parallel` None means all GPUs. `data_parallel` copies of attention share the experts.
+    `stages` of layers follow one another. `experts_whole`: a GPU has whole experts, not slices of
+    all. `gpu_experts` (hybrid) counts the experts of each layer that are on GPUs. `cpu_threads`
+    None means all cores. `concurrency` is the number of requests that users send at once;
+    `kv_tokens_max` and `requests_max` limit how many of them run. `weights_in_memory`: the files
+    are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: a prompt
+    of so many tokens or more is computed layer by layer on the GPU (ktransformers), `stream_chunk`
+    tokens at a time; None: never. `old_build`: an engine of 2025, whose kernels were tuned only for
+    DeepSeek's models. llama.cpp and ik_llama.cpp compute a prompt in passes of `micro_batch`
+    tokens; `repacked`: their weights are in memory in the order of the CPU's kernels;
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `without_graphs`:
+    the processor starts each kernel of the GPUs separately. `hosts` serve one model together over
+    `link`; ranks, copies and stages count over all of them.
     """
 
     engine: EngineFamily
@@ -223,7 +223,7 @@ class Serving:
 
     @property
     def running(self) -> float:
-        """Requests that run at once: as asked for, or as cache and engine allow (others wait)."""
+        """The requests that run at once: all, or as many as cache and engine allow."""
         most = [float(self.concurrency)]
         if self.kv_tokens_max is not None:
             most.append(self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens))
@@ -233,13 +233,13 @@ class Serving:
 
     @property
     def others(self) -> float:
-        """Running requests whose prompts go through the same passes as one's own."""
+        """The other running requests whose prompts share the passes of a request."""
         return (self.running - 1) / (self.data_parallel * self.stages)
 
 
 @dataclass(frozen=True)
 class Range:
-    """A value with the range that it is expected in; `make score` says how often that holds."""
+    """A value with its expected range; `make score` says how often ranges hold."""
 
     low: float
     expected: float
@@ -251,9 +251,9 @@ class Estimate:
     """Speeds in tokens a second, `load_s` in seconds.
 
     `decode_tok_s` is for one request at the requested concurrency, `aggregate_tok_s` for all that
-    run, `prefill_tok_s` for one prompt alone. `ttft_s`: from a request to its first token while
-    `Serving.running` requests come and go (one that finds no room in the cache waits longer),
-    `single_ttft_s` with no other. `kind` names the class whose errors apply.
+    run, `prefill_tok_s` for one prompt alone. `ttft_s` is the time from a request to its first
+    token while `Serving.running` requests come and go (a request without room in the cache waits
+    longer), `single_ttft_s` that of a single request. `kind` names the class whose errors apply.
     """
 
     decode_tok_s: Range

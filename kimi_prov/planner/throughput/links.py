@@ -1,4 +1,4 @@
-"""What joins hosts, from a machine's facts: as a sheet says, as RDMA or network ports are there."""
+"""The link between hosts, from a machine's facts: its spec sheet, RDMA ports or network ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GBIT = 1e9
 
 
 def find_link(host: Host) -> tuple[Link, str | None]:
-    """Return what joins this host to the others, and what of it was assumed."""
+    """Return the link from this host to the others, and what was assumed about it."""
     group = host.facts.get("group")
     sheet = group["link"] if group else None
     if sheet:

@@ -1,16 +1,16 @@
-"""What measuring a machine's parts is worth to a prediction: its inputs, and a narrower range.
+"""How measurements of a machine's parts improve a prediction: better inputs and narrower ranges.
 
-A figure of a data sheet is no machine's: memory reads a share of its channels' rate, a GPU's units
-are held back by power. The fitted parameters are shares of the sheet's figures, so a measured one
-is divided by the share that such parts usually reach, and stands where the sheet's stood.
+No machine reaches the figures of its data sheet: memory reads only a share of its channels' rate,
+and power limits slow a GPU's units. The fitted parameters are shares of the data sheet's figures.
+So a measured figure is divided by the share that such parts usually reach, and replaces the data
+sheet's.
 
-The spread of the estimator (fit.GROUP: what sets a machine apart from another that the model calls
-equal) contains how far machines differ in these parts. Where one was measured that is known. What
-goes off the variance is, for each measured part, the squared slope of the predicted time against
-the part's speed, times the variance of that speed among like machines less that of a reading: a
-machine that waits for its memory half of the time gains a quarter of what one gains that always
-does. Rows cannot say it: in the catalogue, those of one source alone name a streaming test of their
-machine.
+The estimator's spread (fit.GROUP_SPREAD: between machines that are equal to the model) includes the
+differences of these parts, which a measurement removes. Each measured part reduces the variance by
+the squared slope of the predicted time by the part's speed, times the variance of that speed among
+equal machines without that of a reading. So a machine that waits for its memory half of the time
+gains a quarter of what a machine gains that always waits for it. The catalogue's rows cannot show
+this: those of only one source name a streaming test of their machine.
 
 Decides: what a measured part of a machine counts for, and a bench of it.
 Held by: tests/unit/commands/check/test_check_measured.py,
@@ -31,26 +31,27 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Gpus, Machine, Part
     from kimi_prov.planner.throughput.parameters import Values
 
-# Of a GPU's bandwidth and dense bf16 rate by its data sheet, what `probe --measure` reads: two H100
-# SXM gave 2.99 of 3.35 TB/s, and 720 and 734 of 989 TFLOP/s (power holds them back: by PyTorch the
-# same product ran at 767 for a twentieth of a second, at 707 for half of one, at 671 for two).
+# The shares of a data sheet's GPU bandwidth and dense bf16 rate that `probe --measure` reads: two
+# H100 SXM gave 2.99 of 3.35 TB/s, and 720 and 734 of 989 TFLOP/s (limited by power: in PyTorch the
+# same product ran at 767 for 0.05 s, at 707 for 0.5 s, at 671 for 2 s).
 COPY_OF_THEORY, PRODUCT_OF_THEORY = 0.89, 0.73
 # Log-spread of each part's speed among machines of the same data sheet. Memory: streaming tests
-# that sources report reached 0.50, 0.85 and 0.90 of their channels' rate, 0.75 is usual; the spread
-# of these four is 0.26, and half of it is counted, since they are few and one is far off. Copies: a
-# slot with half the lanes or of the generation before, and cards that share a switch, halve the
-# rate. GPUs of one kind are all but equal: the two above differ by 2 %, power limits by more.
+# that sources report reached 0.50, 0.85 and 0.90 of their channels' rate, and 0.75 is usual. The
+# spread of these four is 0.26; half of it is counted, because they are few and one is far off.
+# Copies: the rate halves in a slot with half the lanes or of the previous generation, and where
+# cards share a switch. GPUs of one kind are nearly equal: the two above differ by 2 %, and power
+# limits make a larger difference.
 SPREAD: dict[Part, float] = {"memory": 0.13, "gpu_memory": 0.03, "copy": 0.25, "matrix": 0.05}
-# Of a reading of a second or less.
+# Log-spread of a reading that takes at most a second.
 READING_NOISE = 0.03
-# However much is measured, engine, build and settings still differ: this share of GROUP's variance
-# stays.
+# At least this share of the variance of GROUP_SPREAD stays, because engines, builds and settings
+# differ however much is measured.
 _REMAINING_SHARE = 0.4
 _STEP = 1e-3
 
 
 def apply_measurements(sheet: Gpus, measured: Measured) -> Gpus:
-    """Put what was measured of the GPUs in place of their data sheet's figures."""
+    """Replace the GPUs' figures from the data sheet by those that were measured."""
     if measured.gpu_bytes:
         sheet = replace(sheet, bandwidth_gb_s=measured.gpu_bytes / 1e9 / COPY_OF_THEORY)
     if measured.gpu_copy:
@@ -61,7 +62,7 @@ def apply_measurements(sheet: Gpus, measured: Measured) -> Gpus:
 
 
 def count_known_variance(case: Case, values: Values) -> float:
-    """Variance of the logarithm of a case's time that measuring its machine's parts took away."""
+    """Compute how much measured parts reduce the variance of the logarithm of a case's time."""
     parts = case.machine.measured & SPREAD.keys()
     if not parts:
         return 0.0
@@ -75,7 +76,7 @@ def count_known_variance(case: Case, values: Values) -> float:
 
 
 def _make_faster(machine: Machine, part: Part) -> Machine:
-    """Give the machine with one part a little faster."""
+    """Return the machine with one part a little faster."""
     by = 1 + _STEP
     cpu, gpus = machine.cpu, machine.gpus
     if part == "memory" and cpu is not None:

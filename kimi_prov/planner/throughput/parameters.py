@@ -1,7 +1,7 @@
-"""The fitted parameters: what each means, its value before any measurement, and how sure that is.
+"""The fitted parameters: their meaning, value before any measurement, and the value's uncertainty.
 
-A prior's `spread` is the standard deviation of the parameter's logarithm. Fitting moves a
-parameter only as far as rows argue against its prior, so that a few rows cannot carry it away.
+A prior's `spread` is the standard deviation of the parameter's logarithm. Fitting weighs the rows
+against the prior, so that a few rows cannot move a parameter far.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Prior:
-    """Value and log-spread of one parameter before the fit, and where it is from."""
+    """Value and log-spread of one parameter before the fit, and their source."""
 
     value: float
     spread: float
@@ -68,5 +68,5 @@ CPU: Final[dict[str, Prior]] = {
 
 
 def list_priors(values: dict[str, Prior]) -> Values:
-    """Return the parameters before any row was seen."""
+    """Return the values of the parameters before the fit."""
     return {name: prior.value for name, prior in values.items()}

@@ -17,32 +17,36 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Cpu, Gpus, Machine, ModelShape, Serving
     from kimi_prov.planner.throughput.parameters import Values
 
-# Of dense bf16 FLOP/s, what a prompt's attention and dense layers reach: large matrices.
+# Share of the dense bf16 FLOP/s that a prompt's attention and dense layers reach: large matrices.
 _DENSE_SHARE = 0.6
-# Of a link's rate, what the all-reduces of a prompt reach.
+# Share of a link's rate that the all-reduces of a prompt reach.
 _LINK_SHARE = 0.7
-# Experts of the mixtures for which engines came tuned in 2025: DeepSeek's.
+# Engines of 2025 were tuned for mixtures with so many experts: DeepSeek's.
 _TUNED_EXPERTS = 256
-# How much longer launches take in a prompt's pass, which no CUDA graph holds.
+# Launches in a prompt's pass take so many times as long, because it has no CUDA graph.
 _NO_GRAPH_FACTOR = 3.0
-# Tokens of prompts that one pass of a GPU engine takes in.
+# Tokens of prompts in one pass of a GPU engine.
 _PASS_TOKENS = 8192
-# Rows of a block of vLLM's mixture kernels: the least that a mean expert fills to this share.
+# Block sizes of vLLM's mixture kernels, in rows. It uses the smallest block of which the rows of a
+# mean expert fill less than this share.
 _BLOCK_SIZES, _MIN_BLOCK_FILL = (8, 16, 32, 48, 64), 0.9
-# AVX2 kernels against AVX-512 ones, measured on one layer with kt-kernel: a decode step, a prompt.
+# AVX2 kernels take so many times as long as AVX-512 ones in a decode step and in a prompt, measured
+# on one layer with kt-kernel.
 _AVX2_DECODE, _AVX2_PREFILL = 1.5, 3.0
-# The same for prompts in other engines, whose AVX-512 kernels gain less.
+# The same for prompts in other engines, whose AVX-512 kernels are less of an improvement.
 _AVX2_PREFILL_OTHERS = 2.0
-# Engines that spread weights over sockets whatever threads read them.
+# Engines that spread weights over sockets, whichever threads read them.
 _LLAMA_ENGINES = frozenset({"llama.cpp", "ik_llama.cpp"})
-# Of the links between a processor's chiplets and its memory, the share that reading reaches.
+# Share of the rate of the links between a processor's chiplets and its memory that reading reaches.
 _LINKS_SHARE = 0.9
-# More threads than cores (one or two more are none): 9 to 30 % slower where both were tried.
+# With more threads than cores (one or two more do not count) engines were 9 to 30 % slower where
+# both were tried.
 _MAX_THREADS_PER_CORE, _OVERSUBSCRIBED_FACTOR = 1.1, 1.1
-# Tokens from which llama.cpp computes a pass on the GPU; ik_llama.cpp wants as many an expert.
+# Tokens of a pass from which llama.cpp computes it on the GPU; for ik_llama.cpp, tokens of each
+# expert.
 _MIN_OFFLOADED_TOKENS = 32
-# Of the theoretical bandwidth a streaming test reads about this share: a measured figure is
-# scaled by it, so that one parameter serves both.
+# A streaming test reads about this share of the theoretical bandwidth. A measured figure is divided
+# by it, so that one parameter applies to both.
 STREAM_OF_THEORY = 0.75
 
 
@@ -56,7 +60,7 @@ class Parts:
 
     @property
     def total(self) -> float:
-        """All causes together, in seconds."""
+        """The seconds of all causes together."""
         return self.latency + self.bandwidth + self.kernel
 
     def __add__(self, other: Parts) -> Parts:
@@ -73,23 +77,23 @@ class Parts:
 
 
 def estimate_decode(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
-    """Seconds between two tokens of one request while `serving.running` requests run.
+    """Estimate the seconds between two tokens of a request while `serving.running` requests run.
 
-    Other requests' prompts delay it: in a steady state each output token comes with
-    input/output prompt tokens of every other request.
+    Other requests' prompts delay it: in a steady state, input/output prompt tokens of every other
+    request are computed for each output token.
     """
     one = estimate_step(model, machine, serving, values)
     if serving.others <= 0:
         return one
     prompt = estimate_prefill(model, machine, serving, values, serving.running)
-    # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
+    # A GPU engine runs its passes in any case; a prompt adds only its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
     prompts = serving.others * serving.input_tokens / serving.output_tokens
     return one + Parts(kernel=prompts * added)
 
 
 def estimate_step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
-    """Seconds of a step that gives each running request a token, no prompt being in the way."""
+    """Estimate the seconds of a step that gives each running request a token, without prompts."""
     if machine.cpu is None:
         parts = _estimate_gpu_step(model, _require_gpus(machine), serving, values)
         engine = _find_engine_factor(_require_gpus(machine), serving, values)
@@ -102,9 +106,10 @@ def estimate_step(model: ModelShape, machine: Machine, serving: Serving, values:
 def estimate_prefill(
     model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float = 1
 ) -> Parts:
-    """Seconds for one token of a prompt of `serving.input_tokens` tokens.
+    """Estimate the seconds for one token of a prompt of `serving.input_tokens` tokens.
 
-    `prompts` of that length wait at the same time: what is streamed for one serves all in a chunk.
+    `prompts` of this length wait at the same time. Weights are streamed once for all prompts of a
+    chunk.
     """
     if machine.cpu is None:
         parts = _estimate_gpu_prefill(model, _require_gpus(machine), serving, values)
@@ -115,7 +120,7 @@ def estimate_prefill(
 
 
 def _is_prefill_streamed(serving: Serving) -> bool:
-    """Whether a prompt is computed on the GPU, layer by layer; AMX's own format cannot be."""
+    """Whether a prompt is computed on the GPU, layer by layer; impossible with AMX's own format."""
     start = serving.stream_prefill_from
     if serving.engine != "ktransformers" or serving.weights.amx or start is None:
         return False
@@ -129,14 +134,15 @@ def _require_gpus(machine: Machine) -> Gpus:
 
 
 def count_ranks(gpus: Gpus, serving: Serving) -> int:
-    """GPUs that share a layer by tensor parallelism."""
+    """Count the GPUs that share a layer by tensor parallelism."""
     return serving.tensor_parallel or gpus.count
 
 
 def _estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
-    """Microseconds of a layer's launches, small kernels and two all-reduces, at any batch.
+    """Estimate the microseconds of a layer's launches, small kernels and two all-reduces.
 
-    The steps of an all-reduce grow with the logarithm of the ranks; one GPU alone has none.
+    They do not depend on the batch. The steps of an all-reduce grow with the logarithm of the
+    ranks; one GPU alone has none.
     """
     fused = gpus.vendor == "NVIDIA" and serving.weights.multiplied_bits == 4
     own = values["layer_us"] * (values["fused"] if fused and gpus.native(serving.weights) else 1.0)
@@ -152,7 +158,7 @@ def _estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: 
 
 
 def _find_engine_factor(gpus: Gpus, serving: Serving, values: Values) -> float:
-    """Factor of sglang, and of 4-bit integers on AMD: its libraries do not multiply them."""
+    """Find the factor of sglang, and of 4-bit integers on AMD, whose libraries lack kernels."""
     factor = values["sglang"] if serving.engine == "sglang" else 1.0
     if gpus.vendor == "AMD" and serving.weights.integers:
         factor *= values["amd_int4"]
@@ -160,9 +166,10 @@ def _find_engine_factor(gpus: Gpus, serving: Serving, values: Values) -> float:
 
 
 def _find_untuned_factor(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
-    """Factor of a step with kernels that nobody had tuned: a prompt's large ones need it less.
+    """Find the factor of a step with untuned kernels; a prompt's large kernels need less tuning.
 
-    An engine's old builds, outside the mixtures, formats and cards that they were made for.
+    It applies to old builds of an engine, with other mixtures, formats and cards than those for
+    which they were made.
     """
     tuned = gpus.vendor == "NVIDIA" and model.experts <= _TUNED_EXPERTS
     if not serving.old_build or (tuned and not serving.weights.integers):
@@ -171,7 +178,7 @@ def _find_untuned_factor(model: ModelShape, gpus: Gpus, serving: Serving, values
 
 
 def _estimate_gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    # Stages work on batches of their own in turn; copies of attention on requests of their own.
+    # Each stage has another batch at a time, and each copy of attention has its own requests.
     batch = max(1.0, serving.running / hosts.count_batches(serving))
     mine = max(1.0, batch / serving.data_parallel)
     own = 1e-6 * values["request_us"] * mine
@@ -184,7 +191,7 @@ def _estimate_gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: 
 def _estimate_gpu_pass(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, tokens: float
 ) -> Parts:
-    """Count launches of all layers and one reading of the weights that so many tokens meet."""
+    """Estimate the launches of all layers and one reading of the weights that `tokens` use."""
     launches = _estimate_layer_us(model, gpus, serving, values) * 1e-6 * model.layers
     weights = serving.weights
     between = Parts(
@@ -199,21 +206,21 @@ def _estimate_gpu_pass(
 
 
 def _count_cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float:
-    """Cache that one request's step reads on each rank, half of its answer being there."""
+    """Count the bytes of cache that a step of a request reads on each rank, half-way its answer."""
     tokens = serving.input_tokens + serving.output_tokens / 2
     width = model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
     return tokens * width / min(ranks, model.kv_heads)
 
 
 def _estimate_gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    """Arithmetic, and for each pass its launches and one reading of nearly all weights."""
+    """Estimate the arithmetic, and each pass's launches and reading of nearly all weights."""
     tokens = min(serving.input_tokens, _PASS_TOKENS)
     passes = math.ceil(serving.input_tokens / _PASS_TOKENS) / serving.input_tokens
     one = _estimate_gpu_pass(model, gpus, serving, values, tokens)
     slower = (_NO_GRAPH_FACTOR - 1) * (one.latency - hosts.estimate_latency(model, gpus, serving))
     one_pass = Parts(one.latency + slower, one.bandwidth).times(passes)
     amd = values["amd_compute"] if gpus.vendor == "AMD" else 1.0
-    # Only what is packed is multiplied in narrow numbers: attention and the rest are as they were.
+    # Only packed weights are multiplied as narrow numbers; attention and the rest keep their width.
     narrow, wide = (gpus.tflops_at(bits) * 1e12 * amd for bits in serving.weights.multiplied)
     share = values["expert_share"] * (values["native"] if gpus.native(serving.weights) else 1.0)
     experts = 2 * model.routed_active_params * _estimate_padding(model, tokens)
@@ -225,9 +232,10 @@ def _estimate_gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, value
 
 
 def _estimate_exchange(model: ModelShape, gpus: Gpus, ranks: int) -> float:
-    """Seconds in which a token's two bf16 sums of each layer go around all ranks.
+    """Estimate the seconds in which all ranks exchange a token's two bf16 sums of each layer.
 
-    NVIDIA's switches add on the way, so that each GPU sends once; in a ring it sends nearly twice.
+    NVIDIA's switches add the values, so that each GPU sends them once; in a ring it sends them
+    nearly twice.
     """
     if ranks == 1:
         return 0.0
@@ -237,9 +245,9 @@ def _estimate_exchange(model: ModelShape, gpus: Gpus, ranks: int) -> float:
 
 
 def _estimate_padding(model: ModelShape, tokens: float) -> float:
-    """How many times its rows an expert computes: kernels take whole blocks of tokens.
+    """Estimate the rows that an expert computes over its real rows: kernels compute whole blocks.
 
-    Half a block of each expert is empty on average; the block grows with the tokens of an expert.
+    On average half a block of each expert is empty. The block grows with the tokens of an expert.
     """
     touched = model.distinct_experts(tokens)
     rows = tokens * model.experts_per_token / touched
@@ -250,7 +258,7 @@ def _estimate_padding(model: ModelShape, tokens: float) -> float:
 def _estimate_cpu_step(
     model: ModelShape, machine: Machine, serving: Serving, values: Values
 ) -> Parts:
-    """Read the experts left to the processors, and without GPUs all the rest too."""
+    """Estimate the reading of the processors' experts; without GPUs, of all other weights too."""
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
         raise ValueError("no CPU to compute on")
@@ -276,11 +284,11 @@ def _estimate_cpu_step(
 def _estimate_cpu_latency(
     model: ModelShape, machine: Machine, cpu: Cpu, serving: Serving, values: Values
 ) -> Parts:
-    """Count what each layer costs beside its weights, whatever the bandwidth.
+    """Estimate the time of all layers that depends neither on their weights nor on bandwidth.
 
-    Threads of a pool meet after every operation (an engine that knows of nodes has a pool on each);
-    a layer with MLA has about twice as many operations. In a hybrid only the experts' few are left
-    to the pool, and the GPU hands over.
+    The threads of a pool synchronise after every operation (a NUMA-aware engine has a pool on each
+    node). A layer with MLA has about twice as many operations. In a hybrid the pool has only the
+    few operations of the experts, and each layer is handed over from the GPU.
     """
     pool = _count_threads(cpu, serving) / (cpu.sockets if _is_numa_aware(cpu, serving) else 1)
     operations = values["mla"] if model.kv_heads == 1 else 1.0
@@ -297,7 +305,7 @@ def _estimate_cpu_latency(
 def _estimate_cpu_read(
     cpu: Cpu, serving: Serving, work: float, size: float, values: Values
 ) -> Parts:
-    """Seconds to take in `work` weights of `size` bytes: kernel and memory overlap in part."""
+    """Estimate the seconds for `work` weights of `size` bytes; kernel and memory overlap partly."""
     if work <= 0:
         return Parts()
     kernel = work / (_count_threads(cpu, serving) * _estimate_core_gw_s(cpu, serving, values) * 1e9)
@@ -311,7 +319,7 @@ def _estimate_cpu_read(
 
 
 def _estimate_core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
-    """Billion weights a second that one core's kernel takes in."""
+    """Estimate the billion weights a second of one core's kernel."""
     rate = values["core_gw_s"]
     if serving.engine in _LLAMA_ENGINES:
         rate *= values["iqk"] / _find_unpacked_factor(serving, values)
@@ -319,16 +327,16 @@ def _estimate_core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
 
 
 def _find_unpacked_factor(serving: Serving, values: Values) -> float:
-    """How much longer ik_llama.cpp takes for weights that are not in its kernels' order."""
+    """Find the factor of ik_llama.cpp for weights that are not in its kernels' order."""
     return values["unpacked"] if serving.engine == "ik_llama.cpp" and not serving.repacked else 1.0
 
 
 def _estimate_memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
-    """Bandwidth of the memory that an engine's threads reach.
+    """Estimate the memory bandwidth in GB/s that an engine's threads reach.
 
-    What a test read beyond the usual share of the channels' rate adds nothing: an engine does not.
-    Over several sockets a blind engine's threads read half and more over the link between them: all
-    sockets together give it about as much as one.
+    A test that read more than the usual share of the channels' rate does not raise it, because an
+    engine does not read as fast. On several sockets, an engine that is not NUMA-aware reads half of
+    its data or more over the link between them, so that all sockets give about as much as one.
     """
     theory = cpu.bandwidth_gb_s
     if cpu.measured_gb_s:
@@ -346,7 +354,7 @@ def _estimate_memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
 
 
 def _is_numa_aware(cpu: Cpu, serving: Serving) -> bool:
-    """Whether each node's threads read what lies in their own node."""
+    """Whether each node's threads read from their own node's memory."""
     return cpu.numa_aware and serving.engine not in _LLAMA_ENGINES
 
 
@@ -357,7 +365,7 @@ def _count_threads(cpu: Cpu, serving: Serving) -> int:
 def _estimate_cpu_prefill(
     model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float
 ) -> Parts:
-    """Read, in each pass, every expert that its tokens meet, and compute: on CPU or GPU."""
+    """Estimate each pass's reading of the experts that its tokens use, and its arithmetic."""
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
         raise ValueError("no CPU to compute on")
@@ -376,7 +384,7 @@ def _estimate_cpu_prefill(
         size += model.always_params * serving.weights.rest
     else:
         flops = 2 * model.routed_active_params * left
-    # A block of weights is unpacked once, however few tokens meet it.
+    # A block of weights is unpacked once, however few tokens use it.
     rows = tokens * model.experts_per_token / touched
     flops *= 1 + values["fill_rows"] / rows
     if cpu.sockets > 1 and not _is_numa_aware(cpu, serving):
@@ -389,7 +397,7 @@ def _estimate_cpu_prefill(
 
 
 def _estimate_prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
-    """Rate of one core where many tokens meet each expert."""
+    """Find the GFLOP/s of one core where many tokens use each expert."""
     tiles = cpu.vector == "amx" and (serving.weights.amx or serving.engine in {"vllm", "sglang"})
     rate = values["amx_gflops" if tiles else "avx_gflops"]
     if serving.engine == "ik_llama.cpp":
@@ -412,10 +420,10 @@ def _is_prefill_offloaded(model: ModelShape, serving: Serving, tokens: float) ->
 def _estimate_streamed_prefill(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, prompts: float
 ) -> Parts:
-    """kt-kernel's layer-wise prefill: each chunk of the prompt sees every layer streamed once.
+    """Estimate kt-kernel's layer-wise prefill, which streams every layer once for each chunk.
 
-    All experts of a layer are handed over, those on the GPU too: laid out anew, which no number of
-    GPUs makes faster, then copied by each rank over its own lanes.
+    All experts of a layer are streamed, also those that the GPU has. They are brought into another
+    layout, which more GPUs do not make faster; then each rank copies its part over its own lanes.
     """
     handed = model.experts * model.moe_layers * model.params_per_expert
     ranks = count_ranks(gpus, serving)

@@ -1,8 +1,8 @@
-"""Speed of vLLM on processors: 4-bit experts by its plugin's kernel, kt-kernel or itself.
+"""Speed of vLLM on processors: 4-bit experts by its plugin's kernel, by kt-kernel or by vLLM.
 
-Published rows are of other engines; this one was measured (catalog/speed_plugin.yaml: machines
-of 16 cores with AMX and one NUMA node, 2026-11-20 to 27, models cut to a few layers of Kimi's
-dimensions). So the parts of a step are counted, and the constants are what those rows say:
+No published row is of this engine, so it was measured (catalog/speed_plugin.yaml: machines of 16
+cores with AMX and one NUMA node, 2026-11-20 to 27, models cut to a few layers of Kimi's
+dimensions). The parts of a step are added up, with constants from these rows:
 
     step  = loop + layers x operations + bf16 weights / stream of the node that holds them
             + weights in int8 / (1.5 x stream)
@@ -12,11 +12,11 @@ dimensions). So the parts of a step are counted, and the constants are what thos
             and (weights of distinct experts x first + weights x tokens x each) / threads
     experts by vLLM      = bytes / stream
 
-Weights in int8 are read by the own kernel, as its experts are. A prompt is counted as in bf16; one
-of 512 tokens was 1.4 times as fast.
+The own kernel reads weights in int8 as it reads its experts. A prompt counts as in bf16, although
+one of 512 tokens was 1.4 times as fast in int8.
 
-A range is as wide as the model is off its worst row. Its low end also leaves out what a second
-node, or a faster way to do without AVX512, may bring: neither was measured.
+A range is as wide as the largest error of a row. Its low end also leaves out the gain of a second
+node, and assumes the slowest way without AVX512: neither was measured.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import ExpertBackend
     from kimi_prov.planner.throughput.inputs import ModelShape, Serving
 
-# Picoseconds that a core of kt-kernel's RAWINT4 takes for a weight: to bring it in, and to multiply
-# it with one token, either alone or, where more than so many tokens meet an expert, in a matrix.
+# Picoseconds that a core takes for a weight in kt-kernel's RAWINT4: to load it, and to multiply it
+# with one token, either alone or in a matrix, where more than so many tokens use an expert.
 _FIRST_PS, _ALONE_PS, _MATRIX_PS = 55.0, 35.0, 16.8
 _MIN_MATRIX_TOKENS = 4
-# GB/s of resident RAWINT4 that a core takes in at one token.
+# GB/s of RAWINT4 in memory that a core reads for one token.
 CORE_GB_S: Final = 0.625e3 / (_FIRST_PS + _ALONE_PS)
-# How many times as long the AVX2 build takes: 7 at one token, 4 at 64.
+# The AVX2 build takes so many times as long: 7 at one token, 4 at 64.
 AVX2_FACTORS: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
-# Of a streaming test's rate, what kt-kernel reaches: 65 of 72.8 GB/s where memory is the limit. The
-# own kernel, which reads and does not write, reaches more than a triad does.
+# Shares of a streaming test's rate. kt-kernel reaches 65 of 72.8 GB/s where memory is the limit.
+# The own kernel reads and does not write, so it reaches more than a triad.
 _KT_KERNEL_STREAM_SHARE = 0.9
 _OWN_KERNEL_STREAM_SHARE = 1.5
 # Picoseconds that a core of the own kernel takes to multiply a weight with one token.
@@ -51,26 +51,26 @@ _OWN_EACH_PS: Final = {"amx": 8.5, "avx512": 14.0, "arm": 14.0, "avx2": 30.0}
 # Seconds of a step: the scheduler's loop, a layer's small operations, a layer's two hand-overs
 # between vLLM's threads and the pools.
 _LOOP_S, _LAYER_S, _HAND_OVER_S = 2.9e-3, 0.8e-3, 2.4e-3
-# GFLOP/s of a core on a prompt, by AMX: bf16 weights, and vLLM's own 4-bit experts. Without AMX as
-# much less as the fitted rows of other engines say.
+# GFLOP/s of a core on a prompt with AMX: bf16 weights, and vLLM's own 4-bit experts. Without AMX it
+# is lower by the ratio that the fitted rows of other engines show.
 _BF16_GFLOPS, _OWN_GFLOPS = 280.0, 212.0
 _SHARE_OF_AMX = {"amx": 1.0, "avx512": 0.35, "arm": 0.35, "avx2": 0.12}
 # Start: the engine without experts, GB/s at which kt-kernel fills its buffers from the page cache,
-# and seconds of repacking a weight for vLLM's own (0.12 to 0.15 s an expert here, 0.21 to 0.26 on a
-# slower machine). Imports and the server before and after: 79 s on two busy cores, less on more.
+# and seconds of repacking a weight for vLLM's own experts (0.12 to 0.15 s an expert here, 0.21 to
+# 0.26 on a slower machine). Imports and the server take 79 s on two busy cores, less on more.
 _ENGINE_START_S, _FILL_GB_S, _REPACK_S = 2.7, 4.2, 4.2e-9
 _SERVER_S = 30.0
-# The farthest that a measured row is from the model, as a factor.
+# The largest distance of a measured row from the model, as a factor.
 DECODE_SPREAD, PREFILL_SPREAD, LOAD_SPREAD = 1.65, 2.2, 1.5
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the engine runs.
+    """The threads and NUMA nodes on which the engine runs.
 
-    `threads` compute experts on `nodes` NUMA nodes (kt-kernel's pools, vLLM's own threads), each of
-    which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights, of
-    which `int8_params` are held in int8.
+    `threads` compute experts on `nodes` NUMA nodes (kt-kernel's pools, or vLLM's own threads). Each
+    node streams `node_gb_s`. `engine_threads` are vLLM's, on the one node with its weights. Of
+    these weights, `int8_params` are kept in int8.
     """
 
     backend: ExpertBackend
@@ -113,14 +113,14 @@ def estimate_speed(
 
 
 def estimate_decode(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
-    """Seconds between two tokens of a request, others' prompts included."""
+    """Estimate the seconds between two tokens of a request, with the prompts of other requests."""
     one = estimate_step(model, layout, serving)
     waits = serving.others * serving.input_tokens / serving.output_tokens
     return one + Parts(kernel=waits * estimate_prefill(model, layout, serving)) if waits else one
 
 
 def estimate_step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
-    """Seconds of a step that gives each running request a token, no prompt being in the way."""
+    """Estimate the seconds of a step that gives each running request a token, without prompts."""
     batch = serving.running
     cache = batch * (serving.input_tokens + serving.output_tokens / 2)
     size = (model.always_params - layout.int8_params) * serving.weights.rest
@@ -133,7 +133,7 @@ def estimate_step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
 
 
 def estimate_prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
-    """Seconds for one token of a prompt."""
+    """Estimate the seconds for one token of a prompt."""
     tokens = min(serving.input_tokens, CHUNK_TOKENS)
     cores = layout.engine_threads * 1e9 * _SHARE_OF_AMX[layout.vector]
     attended = model.layers * model.attention_width * serving.input_tokens / 2
@@ -146,7 +146,7 @@ def estimate_prefill(model: ModelShape, layout: Layout, serving: Serving) -> flo
 
 
 def estimate_experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) -> Parts:
-    """Seconds for the routed experts of one layer, hand-over and vLLM's arithmetic not included."""
+    """Estimate the seconds of a layer's routed experts, without hand-over and vLLM's arithmetic."""
     touched = model.distinct_experts(tokens) * model.params_per_expert
     read = touched * serving.weights.cpu_expert / (layout.nodes * layout.node_gb_s * 1e9)
     if layout.backend == "vllm":
@@ -164,7 +164,7 @@ def estimate_experts(model: ModelShape, layout: Layout, serving: Serving, tokens
 
 
 def estimate_start_time(model: ModelShape, layout: Layout, serving: Serving) -> float:
-    """Seconds from the end of the imports to the first answer, weights in memory."""
+    """Estimate the seconds from the end of the imports to the first answer, weights in memory."""
     return _ENGINE_START_S + _estimate_fill_time(model, layout, serving)
 
 
@@ -176,15 +176,15 @@ def _estimate_fill_time(model: ModelShape, layout: Layout, serving: Serving) -> 
 
 
 def _estimate_overhead(model: ModelShape, layout: Layout) -> float:
-    """Seconds of a step that no weights account for."""
+    """Estimate the seconds of a step that do not depend on weights."""
     handed = _HAND_OVER_S * model.moe_layers if layout.backend == "kt" else 0.0
     return _LOOP_S + _LAYER_S * model.layers + handed
 
 
 def _list_cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
-    """Give the layout as it may be at worst, probably, and at best."""
+    """List the layout at worst, as expected, and at best."""
     one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
-    # kt-kernel binds a pool to each node; vLLM has its pages and threads on several by chance.
+    # kt-kernel binds a pool to each node; vLLM's pages and threads are on the nodes by chance.
     likely = layout if layout.backend == "kt" else one
     if layout.vector != "avx2":
         return one, likely, layout

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.plugin import Layout
 
 _GB = 1e9
-# Where neither the machine nor the catalogue tells a processor's memory.
+# Assumed where neither the machine nor the catalogue names a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
 
 
 def _make_estimator(
     shape: ModelShape, machine: Machine, layout: Layout | None
 ) -> Callable[[Serving], Estimate]:
-    """Give what estimates a load on the machine. `layout`: where experts lie outside of GPUs."""
+    """Make the estimator of loads on the machine. `layout`: the experts' outside of GPUs."""
     from kimi_prov.planner.throughput import estimate_speed, hosts, plugin  # noqa: PLC0415
 
     def estimate(load: Serving) -> Estimate:
@@ -61,12 +61,12 @@ def make_document(
     *,
     in_memory: bool,
 ) -> ThroughputPlan:
-    """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
+    """Make the plan's `throughput`. `in_memory`: a RAM disk holds the files at the start."""
     concurrency = settings.concurrency
     reason = _find_reason_for_none(model, choice, budget)
     if reason is not None:
         return make_empty_document(concurrency, f"not estimated: {reason}")
-    # A quarter of a second, which plans of lab models need not pay.
+    # These imports take a quarter of a second, which plans of lab models do not need.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         anchor,
         make_shape,
@@ -124,7 +124,7 @@ def _find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) ->
 
 
 def make_empty_document(concurrency: int, basis: str) -> ThroughputPlan:
-    """Give a `throughput` without figures, and why."""
+    """Make a `throughput` without figures; `basis` says why there are none."""
     return {
         "concurrency": concurrency,
         "decode_tok_s": _make_empty_range(),
@@ -153,7 +153,7 @@ def _round_range(value: Range) -> ranges.Range:
 def find_alternative(host: Host, model: Model) -> tuple[str, str] | None:
     """Name a GGUF file that memory holds and its speed with ik_llama.cpp, without any GPU.
 
-    The largest file that leaves a tenth of the memory free; None where none does.
+    It is the largest file that leaves a tenth of the memory free. None where there is no such file.
     """
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         Machine,
@@ -206,7 +206,7 @@ def _make_serving(
         requests_max=gpu.sequences * gpu.data
         if gpu
         else parse_int(settings.engine_args.get(VLLM.requests)),
-        # The estimator's hybrid always has experts in memory.
+        # In the estimator, a hybrid always has experts in memory.
         gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
         cpu_threads=placement.pool_threads or None,
         weights_in_memory=in_memory,
@@ -217,7 +217,7 @@ def _make_serving(
 
 
 def _add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
-    """Add the hosts that serve together and what joins them; and what of that was assumed."""
+    """Add the hosts that serve together and their link; also return what was assumed about it."""
     from kimi_prov.planner.throughput import links  # noqa: PLC0415
 
     link, assumed = links.find_link(host)
@@ -225,7 +225,7 @@ def _add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Servin
 
 
 def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
-    """Give the tokens of a prompt and of its answer, cut to what the context holds."""
+    """Return the tokens of a prompt and of its answer, cut to fit the context."""
     if settings.request_tokens <= context:
         return settings.input_tokens, settings.output_tokens
     answer = min(settings.output_tokens, max(1, context // 4))
@@ -235,7 +235,7 @@ def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
 def _make_layout(
     host: Host, model: Model, choice: EngineChoice, cpu: Cpu, placement: Placement
 ) -> Layout:
-    """Say where the plugin's experts are computed, and what streams their weights."""
+    """Make the layout of the plugin's experts: threads, nodes and memory bandwidth."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
 
@@ -258,7 +258,7 @@ def _make_layout(
 def _list_qualifications(
     machine: Machine, serving: Serving, layout: Layout | None
 ) -> Iterator[str]:
-    """Say what of an estimate is unlike others: no graphs, or experts computed by the plugin."""
+    """List the special conditions of an estimate: no graphs, or experts computed by the plugin."""
     if machine.cpu is None and serving.without_graphs:
         yield "without CUDA graphs"
     if layout is not None:
@@ -266,13 +266,13 @@ def _list_qualifications(
 
 
 def _describe_measurement(layout: Layout) -> str:
-    """Say what the figures of the plugin's experts come from."""
+    """Say where the figures of the plugin's experts come from."""
     nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
     return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
 
 
 def _name_format(choice: EngineChoice, method: str | None) -> str:
-    """Name the format as the estimator knows it: the resident form, else the checkpoint's."""
+    """Name the format for the estimator: that of the experts in memory, else the checkpoint's."""
     if choice.experts is not None:
         return expert_backend.RESIDENT_FORMATS[choice.experts]
     if choice.hybrid and method in ("RAWINT4", "AMXINT4", "AMXINT8"):
@@ -296,7 +296,7 @@ def _make_machine(host: Host, choice: EngineChoice) -> tuple[Machine | None, str
 
 
 def list_measured_parts(host: Host) -> frozenset[Part]:
-    """Name the parts of this machine whose speed was measured on it."""
+    """Name the parts whose speed was measured on this machine."""
     speeds: dict[Part, float] = {
         "memory": host.bandwidth.measured,
         "gpu_memory": host.measured.gpu_bytes,
@@ -308,7 +308,7 @@ def list_measured_parts(host: Host) -> frozenset[Part]:
 
 
 def make_gpus(host: Host) -> Gpus | None:
-    """Give the GPUs: what was measured of them before their data sheet's figures."""
+    """Describe the GPUs by measured figures, else by those of their data sheet."""
     from kimi_prov.planner.throughput.measured import apply_measurements  # noqa: PLC0415
     from kimi_prov.planner.throughput.subjects import make_gpus  # noqa: PLC0415
 
@@ -317,7 +317,7 @@ def make_gpus(host: Host) -> Gpus | None:
 
 
 def make_cpu(host: Host) -> tuple[Cpu | None, str | None]:
-    """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
+    """Describe the processors; the bandwidth is measured, else the DIMMs', else the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
 
@@ -359,21 +359,21 @@ def _find_vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
 
 
 def find_disk_speed(host: Host) -> float | None:
-    """Sequential reading in GB/s: the weights' disk as measured, else the fastest as specified.
+    """Find the GB/s of sequential reads: measured on the weights' disk, else the fastest specified.
 
-    None where nothing says.
+    None where neither is known.
     """
     best = host.measured.disk_bytes or max(host.disk_rates, default=0.0)
     return best / _GB if best else None
 
 
 def _round(value: float) -> float:
-    """Three figures: more would pretend to know."""
+    """Round to three figures, because the estimates are not more precise."""
     return float(f"{value:.3g}")
 
 
 def make_power_document(host: Host, catalogue: Catalogue) -> PowerPlan | None:
-    """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
+    """Make the plan's `power`: the whole machine at full load, with its cooling, or None."""
     gpus = len(host.cards)
     offers = {row.name: (row.power_kw, row.source) for row in catalogue.prices.gpu_hour}
     known = [offers[card.name] for card in host.cards if card and card.name in offers]

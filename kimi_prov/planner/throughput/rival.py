@@ -1,8 +1,8 @@
 """What aiconfigurator, NVIDIA's estimator, says about the same rows.
 
-It is no dependency: its pins are its own, and it is large. Another interpreter that has it runs
-`rival_bridge.py`, which calls its public interface. Nothing of its tables is read here, and nothing
-is learnt from what it says: its answers are data, bounded in time and size, and only scored.
+It is no dependency, because it is large and pins its own packages. Another interpreter that has it
+runs `rival_bridge.py`, which calls its public interface. None of its tables is read here, and no
+fit uses its answers: they are data, limited in time and size, and are only scored.
 
 Decides: the score of speeds (another program's estimates beside ours).
 """
@@ -40,13 +40,13 @@ SETUP_HELP = (
 )
 LIMIT_S = 1800.0
 _BRIDGE = Path(__file__).with_name("rival_bridge.py")
-# Of each answer, and for the program's name.
+# Most bytes of each answer, and of the program's name.
 _MAX_BYTES = 2048
 _KEPT_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 _MAX_REASON_LENGTH = 100
 _MAX_MS = 1e9
 
-# Cards of the catalogue by its names of systems.
+# aiconfigurator's names of systems, by the catalogue's names of cards.
 _SYSTEMS = {
     "A100 PCIe 80GB": "a100_pcie",
     "A100 SXM 80GB": "a100_sxm",
@@ -60,9 +60,9 @@ _SYSTEMS = {
     "L40S": "l40s",
     "RTX PRO 6000 Blackwell (Server)": "rtx_pro_6000_server",
 }
-# Models by how their names begin and the format of their weights: its name for it, and the format
-# that it has to be told where that is not the name's own. Kimi K2 to K2.7, DeepSeek R1 and V3.1,
-# MiniMax M2 and M2.5 have one set of dimensions each; not all of them does it know offline.
+# The start of a model's name and its format of weights; then aiconfigurator's name of the model,
+# and the format to pass where it is not the model's own. Kimi K2 to K2.7 have the same dimensions,
+# so have DeepSeek R1 and V3.1, and MiniMax M2 and M2.5. It does not know all of them offline.
 _MODELS: tuple[tuple[str, str, str, str | None], ...] = (
     ("kimi-k2", "int4", "moonshotai/Kimi-K2.5", None),
     ("kimi-k2", "fp8", "moonshotai/Kimi-K2.5", "fp8_block"),
@@ -89,7 +89,7 @@ _INSTALL = f"give --rival-python the interpreter of an environment that has it: 
 
 @dataclass(frozen=True)
 class Question:
-    """One row in its words; `row` is the place among the predictions that were asked about."""
+    """One row in the rival's words; `row` is its index among the predictions."""
 
     row: int
     model: str
@@ -105,14 +105,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """Milliseconds of one output token and to the first one; `mode` as it names it."""
+    """Milliseconds of one output token and to the first one; `mode` is the rival's name for it."""
 
     tpot_ms: float
     ttft_ms: float
     mode: str
 
     def tokens_s(self, case: Case) -> float:
-        """Tokens a second of what the case measured."""
+        """Convert to tokens a second of the case's quantity."""
         if case.quantity == "prefill":
             return case.serving.input_tokens / self.ttft_ms * 1000
         prompt = self.ttft_ms / case.serving.output_tokens if case.end_to_end else 0.0
@@ -129,13 +129,13 @@ class ComparedRow:
 
     @property
     def error(self) -> float:
-        """Relative error of the rival's estimate."""
+        """The relative error of the rival's estimate."""
         return abs(self.expected / self.ours.case.value - 1)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows on GPUs: those that the rival answered, and of the others how many why not."""
+    """All rows on GPUs: the answered ones, and the number of others for each reason."""
 
     name: str
     compared: list[ComparedRow]
@@ -145,7 +145,7 @@ class Comparison:
 def compare_with_rival(
     python: Path, predictions: Sequence[Prediction], limit_s: float
 ) -> Comparison:
-    """Ask about every row on GPUs. Raises UserError where the rival cannot be run."""
+    """Ask the rival about every row on GPUs. Raises UserError where it cannot be run."""
     rows = [p for p in predictions if p.case.machine.cpu is None]
     questions, silent = make_questions([p.case for p in rows])
     name, answers, reasons, ended = _ask_rival(python, questions, limit_s)
@@ -160,7 +160,7 @@ def compare_with_rival(
 
 
 def make_questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]:
-    """Put cases into its words; of those that cannot be put, how many why not."""
+    """Translate cases to the rival's words; count the others for each reason."""
     questions: list[Question] = []
     silent: Counter[str] = Counter()
     for row, case in enumerate(cases):
@@ -201,10 +201,10 @@ def _find_model(case: Case) -> tuple[str, str | None] | None:
 def _ask_rival(
     python: Path, questions: Sequence[Question], limit_s: float
 ) -> tuple[str, dict[int, Answer], dict[int, str], str]:
-    """Return its name, its answers, why it has none, and what to say of rows that it left out."""
+    """Return the rival's name, its answers, its reasons, and the reason for all other rows."""
     text = json.dumps([asdict(question) for question in questions])
     limit = (len(questions) + 1) * _MAX_BYTES
-    # It is started in a folder of its own: what is named from here is found from here.
+    # It is started in another folder, so a relative path is resolved here.
     program = Path(shutil.which(python) or python).absolute()
     said, ended = _run_bridge([str(program), "-I", str(_BRIDGE)], text, limit, limit_s)
     name, rows = "aiconfigurator", {question.row for question in questions}
@@ -240,7 +240,7 @@ def _parse_answer(line: dict[str, Any]) -> Answer | None:
 
 
 def _parse_lines(said: bytes) -> Iterator[dict[str, Any]]:
-    """Yield what is a JSON object on a line of its own."""
+    """Yield each line that is a JSON object."""
     for line in said.decode("utf-8", "replace").splitlines():
         if not line.startswith("{"):
             continue
@@ -252,9 +252,9 @@ def _parse_lines(said: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _run_bridge(command: list[str], text: str, limit: int, limit_s: float) -> tuple[bytes, str]:
-    """Run it on a text; return what it wrote until its end or a limit, and how that came.
+    """Run the command with a text as input; return its output, and the reason why it ended.
 
-    Limits are about so many bytes, and seconds.
+    It ends by itself, after about `limit` bytes of output, or after `limit_s` seconds.
     """
     kept = {key: os.environ[key] for key in _KEPT_ENVIRONMENT if key in os.environ}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as input_file:
@@ -278,7 +278,7 @@ def _run_bridge(command: list[str], text: str, limit: int, limit_s: float) -> tu
             try:
                 return _read_output(process, limit, limit_s)
             finally:
-                # Whatever it has started, too.
+                # This also ends the processes that it started.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 

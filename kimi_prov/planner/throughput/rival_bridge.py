@@ -2,10 +2,10 @@
 
 Questions come as a JSON list on standard input, each with `row`, `model`, `weights` and `cache`
 (formats; null: as published), `system`, `backend`, `tensor_parallel`, `batch`, `input_tokens` and
-`output_tokens`. Each answer is a line of JSON on
-standard output, as soon as it is there: first `name` (or `missing`, where it is not installed),
-then for each question its `row` with `tpot_ms`, `ttft_ms` and `mode`, or `why` there is none. Only
-the program's own interface is called. It stands alone: the other interpreter has no kimi_prov.
+`output_tokens`. Each answer is written at once, as a line of JSON on standard output: first `name`
+(or `missing`, where aiconfigurator is not installed), then for each question its `row` with
+`tpot_ms`, `ttft_ms` and `mode`, or with `why` there is no answer. Only the program's own interface
+is called. This file imports nothing of kimi_prov, which the other interpreter does not have.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import os
 import sys
 from typing import Any
 
-# Its default reads measured kernels only; HYBRID, which it advises for new models, fills the gaps.
+# The default mode reads only measured kernels; HYBRID, which it advises for new models, fills gaps.
 _MODES = ("SILICON", "HYBRID")
 _MAX_LENGTH = 300
 
 
 def main() -> int:
-    """Answer what standard input asks. Returns 0, or 1 where the program is missing."""
-    # What it prints by itself is no answer.
+    """Answer the questions on standard input. Returns 0, or 1 where the program is missing."""
+    # The program's own output is kept out of the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
 
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _answer_question(estimate: Any, question: dict[str, Any]) -> dict[str, object]:  # noqa: ANN401
-    """Ask in each mode until one answers; why the last did not, otherwise."""
+    """Ask in each mode until one answers; otherwise return the reason of the last."""
     reason = ""
     for mode in _MODES:
         try:

@@ -1,7 +1,7 @@
-"""Reads rows of measured speeds into cases that the estimator can be held against.
+"""Reads rows of measured speeds into cases, with which the estimator is compared.
 
-Rows say in words what was measured ("2x EPYC 9654 (64 cores requested)"). What a row leaves out is
-filled by the defaults named here; a row that cannot be a case says why.
+Rows describe in words what was measured ("2x EPYC 9654 (64 cores requested)"). The defaults here
+fill in what a row leaves out. A row that cannot become a case is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
         WeightFormat,
     )
 
-# Requests when a row names no lengths: as most benches do.
+# Tokens of prompt and answer where a row names no lengths: those of most benches.
 _LENGTHS = (1000.0, 1000.0)
 _SHORT, _SHAREGPT = (500.0, 500.0), (320.0, 200.0)
-# llama-bench's own, where nothing is in the cache before.
+# The lengths of llama-bench, which starts with an empty cache.
 _BENCH = (512.0, 128.0)
 _ANSWER = 512.0
-# Of a GPU's memory, what an engine may take, and GB of that which are neither weights nor cache.
+# The share of a GPU's memory that an engine may take, and GB of it without weights and cache.
 _USABLE, _ENGINE_GB, _HYBRID_RESERVE_GB = 0.9, 5.0, 12.0
-# Where a hybrid row does not say how many experts its GPUs hold: half of what would fit.
+# Where a hybrid row does not name the experts on its GPUs, they fill half of the free memory.
 _HYBRID_FILL = 0.5
-# Tokens of a prompt that llama.cpp takes at a time where nothing is said.
+# Tokens of a prompt in one pass of llama.cpp, where a row does not name them.
 _MICRO_BATCH = 512
 _MAX_BYTES = 4 << 20
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
@@ -68,7 +68,7 @@ class SkippedRow:
 
 
 def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
-    """Read a file of rows. Raises UserError when it has not the form of speeds.yaml."""
+    """Read a file of rows. Raises UserError if it has not the form of speeds.yaml."""
     fix = "give a YAML file of measured rows"
     document = documents.read_document(path, what="such a file", limit=_MAX_BYTES, fix=fix).yaml(
         fix
@@ -80,7 +80,7 @@ def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
 
 
 def read_files(paths: Iterable[Path]) -> tuple[list[Case], list[SkippedRow]]:
-    """Read several files; a row that stands in two of them under one id counts once."""
+    """Read several files; a row with the same id in two files counts once."""
     cases: list[Case] = []
     aside: list[SkippedRow] = []
     for path in paths:
@@ -92,7 +92,7 @@ def read_files(paths: Iterable[Path]) -> tuple[list[Case], list[SkippedRow]]:
 
 
 def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SkippedRow]]:
-    """Read rows; `where` they stand is named when one has no id."""
+    """Read rows; `where` names their file in the error about a row without id."""
     cases: list[Case] = []
     aside: list[SkippedRow] = []
     for index, row in enumerate(rows):
@@ -107,7 +107,7 @@ def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[Skipped
 
 
 def _check_row(row: dict[str, Any], where: str) -> None:
-    """Refuse a figure that is no number above zero: such a row says nothing."""
+    """Raise UserError for a figure that is no number above zero."""
     for key in _NUMBERS:
         value = row.get(key)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -119,7 +119,7 @@ def _check_row(row: dict[str, Any], where: str) -> None:
 
 
 class _NotACaseError(Exception):
-    """Why a row is set aside."""
+    """The reason why a row is skipped."""
 
 
 def _make_cases(row: dict[str, Any]) -> list[Case]:
@@ -229,7 +229,7 @@ def _make_cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
 
 
 def _find_streamed_rate(row: dict[str, Any], memory: str, sockets: int) -> float | None:
-    """GB/s that a streaming test read on this machine, all sockets together."""
+    """Find the GB/s that a streaming test read on this machine, all sockets together."""
     if row.get("cpu_mem_measured_gb_s"):
         return float(row["cpu_mem_measured_gb_s"])
     measured = _parse_number(r"mlc ~?([\d.]+) GiB/s", memory)
@@ -347,7 +347,7 @@ def _make_serving(
 
 
 def _is_old_build(engine: str) -> bool:
-    """Tell builds of sglang before 0.5.8 (2026-02), of vLLM before 0.11 (2025-10)."""
+    """Whether this is a build of sglang before 0.5.8 (2026-02) or of vLLM before 0.11 (2025-10)."""
     version = re.search(r"(sglang|vllm) (\d+)\.(\d+)\.(\d+)", engine)
     if version:
         since = (0, 5, 8) if version[1] == "sglang" else (0, 11, 0)
@@ -357,7 +357,7 @@ def _is_old_build(engine: str) -> bool:
 
 
 def _adjust_lengths(row: dict[str, Any], serving: Serving) -> Serving:
-    """Where a row gives prompt and answer throughput of one run, their ratio is the workload's."""
+    """Set the lengths' ratio to that of the prompt and answer throughput, where a row has both."""
     prompt, answer = row.get("prefill_tok_s"), row.get("decode_tok_s_aggregate")
     if not prompt or not answer:
         return serving

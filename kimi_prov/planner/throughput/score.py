@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the score; aims that are missed change nothing about the exit code.
+    """Print the score; missed aims do not change the exit code.
 
-    Returns 0; 1 where a rival that was asked for answers nothing; 2 for a file that is not of rows,
-    and for an interpreter that cannot be started or has no aiconfigurator.
+    Returns 0; 1 where a requested rival answers nothing; 2 for a file that has no rows, and for an
+    interpreter that cannot be started or has no aiconfigurator.
     """
     options = _parse_options(argv)
     try:
@@ -87,12 +87,12 @@ def _make_report(options: argparse.Namespace) -> Report:
 
 
 def _find_own_python() -> Path | None:
-    """Return our own interpreter, where it has aiconfigurator."""
+    """Return our own interpreter if it has aiconfigurator, else None."""
     return Path(sys.executable) if importlib.util.find_spec("aiconfigurator") else None
 
 
 def _predict_rows(fresh: Sequence[Case], known: Sequence[Case]) -> list[Prediction]:
-    """Predict rows; where a row is also in the catalogue, from the catalogue without its source."""
+    """Predict rows from the catalogue; a row that it holds too, without that row's source."""
     seen = {(case.id, case.source) for case in known}
     again = [case for case in fresh if (case.id, case.source) in seen]
     new = [case for case in fresh if (case.id, case.source) not in seen]

@@ -23,7 +23,7 @@ _TITLE_WIDTH = 36
 
 @dataclass(frozen=True)
 class Report:
-    """What is told: predictions of rows that no fit has seen, and the rival's where asked."""
+    """What is reported: predictions of rows that no fit has seen, and a comparison if requested."""
 
     heading: str
     predictions: Sequence[Prediction]
@@ -36,7 +36,7 @@ class Report:
 
 
 def format_report(report: Report, *, each: bool) -> str:
-    """Lay out the classes, the aims, the rival, and with `each` every row."""
+    """Format the classes, the aims, the rival, and with `each` every row."""
     lines = [
         f"Speed estimates: {report.heading}",
         "",
@@ -53,7 +53,7 @@ def format_report(report: Report, *, each: bool) -> str:
 
 
 def make_document(report: Report) -> dict[str, Any]:
-    """Tell the same, every row included; shares are of one, speeds are tokens a second."""
+    """Make the report's JSON document, with every row; shares are of 1, speeds tokens a second."""
     return {
         "schema": SCHEMA,
         "heading": report.heading,
@@ -174,7 +174,7 @@ def _split_pairs(compared: Sequence[ComparedRow]) -> list[tuple[Class, list[Comp
 
 
 def _compare_pair(chosen: Sequence[ComparedRow]) -> dict[str, float] | None:
-    """Errors of both over the same rows; None for a class under the fewest sources."""
+    """Compute the errors of both over the same rows; None for a class with too few sources."""
     if classes.count_sources(row.ours.case for row in chosen) < classes.MIN_SOURCES:
         return None
     ours, its = [row.ours.error for row in chosen], [row.error for row in chosen]

@@ -1,4 +1,4 @@
-"""The fitted coefficients as the planner reads them: fitting takes seconds, this milliseconds."""
+"""The stored coefficients of the fit: reading them takes milliseconds, fitting takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 20
 
 
 def format_models(models: dict[str, Model]) -> str:
-    """Write the models as JSON, rounded so that every platform gives the same text."""
+    """Format the models as JSON, rounded so that every platform gives the same text."""
     document: dict[str, object] = {"schema": "kimi-prov/catalog/speed-coefficients/v1"}
     for name, model in models.items():
         document[name] = {
@@ -34,7 +34,7 @@ def format_models(models: dict[str, Model]) -> str:
 
 
 def list_row_files() -> list[Path]:
-    """Name the files of measured rows: ours, and a site's own where its catalogue has one."""
+    """List the files of measured rows: ours, and a site's own where its catalogue has one."""
     own = _find_site_file(ROWS.name)
     return [ROWS, own] if own is not None and own.exists() else [ROWS]
 
@@ -42,7 +42,7 @@ def list_row_files() -> list[Path]:
 def write_models(models: dict[str, Model]) -> Path:
     """Store the coefficients in the catalogue: a site's own where one is named. Returns the file.
 
-    Predictions with that catalogue are then made from them.
+    Predictions with that catalogue then use them.
     """
     file = _find_site_file(COEFFICIENTS.name) or COEFFICIENTS
     try:
@@ -75,7 +75,7 @@ def _load_own() -> dict[str, Model]:
 
 @cache
 def _load_site(file: Path) -> dict[str, Model]:
-    """Read a site's coefficients. Raises UserError for such as this version does not use."""
+    """Read a site's coefficients. Raises UserError where this version cannot use them."""
     fix = "fit again:  KIMI_PROV_CATALOG=DIR python -m kimi_prov.planner.throughput.score --write"
     what = "fitted coefficients"
     document = documents.read_document(file, what=what, limit=_MAX_BYTES, fix=fix).json(fix)

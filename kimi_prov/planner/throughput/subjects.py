@@ -1,8 +1,8 @@
 """Models, processors and GPUs by name, with the figures that speed depends on.
 
-Processors and GPUs are the catalogue's; shapes of models, words that rows use for a GPU, and
-stand-ins for parts that a source left out are in catalog/speed_subjects.yaml. A name is found
-inside a longer text; the longest wins.
+Processors and GPUs are the catalogue's. catalog/speed_subjects.yaml has the shapes of models, the
+words of rows for a GPU, and substitutes for parts that a source left out. A name is searched inside
+a longer text; the longest match counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 def make_shape(name: str, a: Architecture) -> ModelShape:
-    """Make a shape from a catalogue model's dimensions (MLA attention, routed experts)."""
+    """Make a shape from the dimensions of a catalogue's model (MLA attention, routed experts)."""
     sparse = a.layers - a.dense_layers
     always = (
         counting.count_attention_params(a) + counting.count_other_params(a) - a.vocab * a.hidden
@@ -52,7 +52,7 @@ def make_shape(name: str, a: Architecture) -> ModelShape:
 
 
 def find_model(name: str) -> ModelShape | None:
-    """Find the shape of a model that measured rows name; None for one that is not known."""
+    """Find the shape of a model that measured rows name; None for an unknown model."""
     row = find_row(((n, row) for row in _read_table("models") for n in row["names"]), name)
     if row is None:
         return None
@@ -68,7 +68,7 @@ def find_gpus(name: str, count: int) -> Gpus | None:
 
 
 def make_gpus(row: Gpu, count: int) -> Gpus:
-    """Make GPUs of a row of the catalogue."""
+    """Make GPUs from a row of the catalogue."""
     return Gpus(
         name=row.name,
         count=count,
@@ -83,9 +83,10 @@ def make_gpus(row: Gpu, count: int) -> Gpus:
 
 
 def _find_narrowest_bits(row: Gpu) -> int:
-    """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350.
+    """Find the narrowest bits: eight since Ada, Hopper and MI300, four since Blackwell and MI350.
 
-    Workstation Blackwell (12.0) could four, but engines' mixture kernels are for 10.x: they widen.
+    Workstation Blackwell (12.0) could multiply four bits, but the engines' mixture kernels for four
+    are for 10.x, and on 12.0 they widen the numbers.
     """
     if row.vendor == "amd":
         return 4 if row.name.startswith("MI35") else 8
@@ -96,7 +97,7 @@ def _find_narrowest_bits(row: Gpu) -> int:
 
 
 def make_unspecified_gpus(count: int) -> Gpus:
-    """Stand in for a card that a source calls a consumer's."""
+    """Make substitutes for cards that a source describes only as consumer cards."""
     row = _read_table("unspecified")["gpu"]
     return Gpus(
         name=row["name"],
@@ -111,7 +112,7 @@ def make_unspecified_gpus(count: int) -> Gpus:
 
 
 def find_cpu(name: str, sockets: int) -> Cpu | None:
-    """Find processors by name, with all channels populated; None where none is known."""
+    """Find processors by name, with all channels populated; None for an unknown name."""
     row = find_row(
         ((form, row) for row in load_catalogue().cpus for form in list_name_forms(row.name)), name
     )
@@ -133,7 +134,7 @@ def _make_table_cpu(row: dict[str, Any], sockets: int) -> Cpu:
 
 
 def make_cpu(row: CatalogueCpu, sockets: int) -> Cpu:
-    """Make sockets of a row of the catalogue, with all channels populated."""
+    """Make processors from a row of the catalogue, with all channels populated."""
     measured = row.measured_bandwidth_gb_s
     return Cpu(
         sockets=sockets,
@@ -146,7 +147,7 @@ def make_cpu(row: CatalogueCpu, sockets: int) -> Cpu:
 
 
 def make_unspecified_cpu(text: str, sockets: int) -> Cpu:
-    """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
+    """Make a substitute for an unknown processor: 32 cores, eight channels of DDR5-4800."""
     return _make_table_cpu(
         _read_table("unspecified")["arm" if "arm" in text.lower() else "cpu"], sockets
     )
