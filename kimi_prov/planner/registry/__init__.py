@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.registry.definition import Definition
 
-# What the findings of a subject, the first part of their ids, are about.
+# The first part of a finding's id is its subject: the things that the finding is about.
 SUBJECTS = {
     "bucket": "Buckets that weights come from",
     "catalogue": "Rows of the catalogue",

@@ -1,4 +1,4 @@
-"""What is known of a finding before any machine is checked.
+"""The definition of a finding: its parts that do not depend on a machine.
 
 Decides: what a finding is and what its severity does (its type).
 """
@@ -28,12 +28,12 @@ Remedy = Literal[
     "hardware",
     "depends",
 ]
-# Whom a finding concerns: who chooses a machine, or who sets up one that is there.
+# What a finding concerns: the choice of a machine, or the setup of a present one.
 Concern = Literal["purchase", "deployment"]
-# When `apply` fixes what a finding says: at every run, or where the plan's driver has an action.
+# When `apply` fixes the cause of a finding: in every run, or if the plan's driver has an action.
 FixedBy = Literal["always", "driver"]
 
-# The gravest first, and what each does.
+# The most severe first, with the effect of each.
 SEVERITIES: Mapping[Severity, str] = {
     "blocker": "`check`, `plan` and `diagnose` exit with 3; with one in its plan `apply` refuses "
     "the host before it changes anything",

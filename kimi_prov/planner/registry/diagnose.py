@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from kimi_prov.planner.registry.definition import Definition, Remedy, Severity
 
-# It keeps the model from serving now; it was seen and the model serves; it was over by the last
-# start that went well.
+# The problem keeps the model from serving now; it was seen, but the model serves; it was over at
+# the last successful start.
 _STATES: tuple[Severity, ...] = ("blocker", "warning", "info")
 
 
