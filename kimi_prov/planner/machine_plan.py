@@ -1,4 +1,4 @@
-"""One machine's plan: its software, its memory and its access are decided in turn.
+"""One machine's plan: software, memory and access are decided in this order.
 
 Decides: the order of decisions and the keys of the plan.
 Applied by: roles/plan.
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     from kimi_prov.planner.hosts.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
-    # Gives the `throughput` of a plan with so many requests at once.
+    # Returns a plan's `throughput` for a number of requests at once.
     Speeds = Callable[[int], ThroughputPlan]
 
 SCHEMA: Final = "kimi-prov/plan/v1"
 
 
 class _Subject(NamedTuple):
-    """What is planned: a machine, perhaps of a group, and the model that it serves."""
+    """The machine to plan, its group if it has one, and the model that it serves."""
 
     host: Host
     settings: Settings
@@ -79,7 +79,7 @@ class _Subject(NamedTuple):
 
 
 class _Software(NamedTuple):
-    """What runs on the machine."""
+    """The software that runs on the machine."""
 
     choice: EngineChoice
     draft: DraftPlan | None
@@ -87,9 +87,9 @@ class _Software(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where weights and cache lie, and with which flags the engine uses them.
+    """Where weights and cache are stored, and the flags with which the engine uses them.
 
-    `proposed` are the flags that the planner chose, `flags` those with the inventory's over them.
+    `proposed` are the planner's flags; `flags` are the same with the inventory's over them.
     """
 
     budget: Budget
@@ -103,12 +103,12 @@ class _Layout(NamedTuple):
 
     @property
     def files_dir(self) -> str:
-        """The folder of the weights in the RAM disk, whether there is one or not."""
+        """The folder that the weights have in a RAM disk, also where there is none."""
         return self.checkpoint.directory.replace(paths.MODELS, paths.RAM, 1)
 
 
 class _Access(NamedTuple):
-    """By what clients and monitoring reach the model."""
+    """The names, ports, web UI and metrics through which the model is reached."""
 
     served: ServedModel
     backends: list[BackendPlan]
@@ -117,7 +117,7 @@ class _Access(NamedTuple):
 
 
 class _Disk(NamedTuple):
-    """What is written to the disk, and what an upgrade in place frees before."""
+    """The disk space that is needed, and the directories that an upgrade in place removes first."""
 
     room: DiskPlan
     frees: list[str]
@@ -134,7 +134,7 @@ class _Decided(NamedTuple):
 
 
 class _SharedSections(NamedTuple):
-    """Sections of the plan that others are made from."""
+    """Sections of the plan from which other sections are made."""
 
     engine: EnginePlan
     model: ModelPlan
@@ -149,7 +149,7 @@ class _SharedSections(NamedTuple):
 def plan_machine(
     facts: Facts, settings: Settings, catalogue: Catalogue, group: Group | None
 ) -> tuple[MachinePlan, Speeds]:
-    """Give the plan of one machine as it stands, and what gives its speeds."""
+    """Make the plan of one machine, and the function that returns its speeds."""
     findings = Findings()
     host = groups.limit_to_smallest(
         read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue), group
@@ -187,7 +187,7 @@ def plan_machine(
 
 
 def _choose_software(subject: _Subject, findings: Findings) -> tuple[_Subject, _Software]:
-    """Choose engine, draft and driver; the settings become those of the engine's version."""
+    """Choose engine, draft and driver; the settings get the flags of the engine's version."""
     host, settings, catalogue, model, _ = subject
     system.check_system(host, catalogue, findings)
     choice = engine.choose_engine(host, settings, catalogue, model, findings)
@@ -200,7 +200,7 @@ def _choose_software(subject: _Subject, findings: Findings) -> tuple[_Subject, _
 
 
 def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -> _Layout:
-    """Share memory out, then say where the weights are from and where they lie."""
+    """Share out memory, then decide where the weights come from and where they are stored."""
     host, settings, catalogue, model, _ = subject
     choice = software.choice
     budget = budgets.choose_budget(host, settings, model, choice, catalogue, findings)
@@ -222,7 +222,7 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
 def _choose_access(
     subject: _Subject, software: _Software, layout: _Layout, findings: Findings
 ) -> _Access:
-    """Say under which names and at which ports the model is served, and who watches."""
+    """Choose the names and ports under which the model is served, the web UI and the metrics."""
     host, settings, catalogue, model, group = subject
     choice, many = software.choice, layout.budget.instances
     served = ServedModel(
@@ -294,7 +294,7 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
 
 
 def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Findings) -> MachinePlan:
-    """Write down what was decided; the findings are still to come."""
+    """Make the plan's sections from the decisions; the findings are added later."""
     (host, settings, catalogue, model, group), (choice, draft, drivers), layout, access, _ = found
     budget, flags, place, tmpfs = layout.budget, layout.flags, layout.places[0], layout.tmpfs
     shared = _make_shared_sections(found)
@@ -373,7 +373,7 @@ def _make_upgrade_section(settings: Settings, frees: list[str]) -> UpgradePlan:
         "min_speed": settings.upgrade_min_speed,
         "keep_versions": settings.keep_versions,
         "frees": frees,
-        # What serves is no part of a plan: who has reached the machine compares.
+        # A plan does not depend on what serves: a run that reaches the machine compares both.
         "switches": False,
     }
 
@@ -392,7 +392,7 @@ def _make_control_section(settings: Settings, fetched: WeightsPlan) -> ControlFi
 
 def _make_engine_section(choice: EngineChoice) -> EnginePlan:
     return {
-        # The catalogue's rows have no others.
+        # The catalogue has no other names.
         "name": cast("EngineName", choice.engine.name),
         "variant": cast("EngineVariant", choice.engine.variant),
         "version": choice.engine.version,

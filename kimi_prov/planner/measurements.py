@@ -1,4 +1,4 @@
-"""What was measured on a machine, beside what would stand in its place, and what it changes.
+"""The measurements of a machine, the values that they replace, and their effect on predictions.
 
 Decides: what a measured part of a machine counts for, and a bench of it (which parts a plan
   uses).
@@ -34,9 +34,9 @@ def make_document(
     settings: Settings,
     catalogue: Catalogue,
 ) -> dict[str, Any] | None:
-    """Give `measured` and `effect` of a target: planned once more without what was measured.
+    """Make `measured` and `effect` of a target, by planning it again without its measurements.
 
-    None where nothing was measured that a prediction uses.
+    None where the prediction uses no measurement.
     """
     bare = drop_measurements(facts)
     parts = _list_used_parts(plan)
@@ -58,7 +58,7 @@ def make_document(
 
 
 def drop_measurements(facts: Facts) -> Facts:
-    """Give the facts as they would be had nobody measured."""
+    """Return the facts without measurements."""
     origins = facts.get("origins") or {}
     bare = copy.deepcopy(facts)
     bandwidth = bare["memory"].get("bandwidth_bytes_per_s")
@@ -75,7 +75,7 @@ def drop_measurements(facts: Facts) -> Facts:
 
 
 def _list_readings(plan: MachinePlan) -> list[dict[str, Any]]:
-    """Name the speeds that a bench measured, and what was expected at the same load."""
+    """List the speeds that a bench measured, with the prediction for the same load."""
     return [
         {
             "what": f"{row['quantity']} of {row['input_tokens']} + {row['output_tokens']} tokens, "
@@ -89,7 +89,7 @@ def _list_readings(plan: MachinePlan) -> list[dict[str, Any]]:
 
 
 def _list_used_parts(plan: MachinePlan) -> set[str]:
-    """Name the parts of a machine on which the prediction of this plan depends."""
+    """Name the parts of the machine on which this plan's prediction depends."""
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return set()
     if plan["memory"]["weights_bytes_per_gpu"] is None:
@@ -105,7 +105,7 @@ def _read_host(facts: Facts, catalogue: Catalogue) -> Host:
 
 
 def _list_measurements(host: Host, bare: Host) -> list[dict[str, Any]]:
-    """Name what was measured; `bare` is the same machine before."""
+    """List the measurements of a machine; `bare` is the same machine without them."""
     from kimi_prov.planner.throughput import measured, physics, prediction  # noqa: PLC0415
     from kimi_prov.planner.throughput.estimate import DISK_GB_S  # noqa: PLC0415
 
@@ -170,5 +170,5 @@ def _round(value: float | None) -> float | None:
 
 
 def _has_figures(value: object) -> bool:
-    """Whether it is a range with figures."""
+    """Whether a value is a range with figures."""
     return isinstance(value, dict) and bool(value.get("expected"))

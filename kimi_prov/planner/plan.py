@@ -1,4 +1,4 @@
-"""Facts, settings and the catalogue become the plan, with stand-in, gateways and curve.
+"""Makes the plan from facts, settings and the catalogue: stand-in, gateways and curve included.
 
 Decides: what a finding is and what its severity does (what stops `apply`).
 Decides: the break-even of a purchase (how many requests at once are tried).
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from kimi_prov.planner.hosts.groups import GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
-# More requests at once than that say nothing of a single machine.
+# The curve of a machine has at most so many requests at once.
 _MAX_REQUESTS = 4096
-# A gain below that is the estimate's own rounding.
+# A smaller gain than this may come from the rounding of the estimate.
 _MIN_GAIN = 1.01
-# Speeds have three figures: what the cache holds of the requests is known as well as that.
+# Speeds have three figures, so their quotient shows only roughly how many requests run. From this
+# share on, all are taken to run.
 _ALL_RUNNING_SHARE = 0.985
 _CURVE_KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
 _MORE_REQUESTS_KEYS = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
@@ -49,10 +50,10 @@ def make_plan(
 ) -> MachinePlan:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
-    `hosts`: those that serve the model together with it, itself among them; without them it is one
-    of `kimi_hosts_per_model` equal ones, the head. `before`: the gateways through which clients
-    come. Nothing that moves by itself (free memory, free disk, what is converged already) is in the
-    plan, findings aside. Raises UserError for an unknown model.
+    `hosts`: all hosts that serve the model together, this machine included; without them it is the
+    head of `kimi_hosts_per_model` equal ones. `before`: the gateways through which clients connect.
+    Apart from the findings, the plan holds nothing that changes by itself: no free memory, no free
+    disk space, nothing of what is already converged. Raises UserError for an unknown model.
     """
     return _make_plan(facts, settings, catalogue, hosts, before)[0]
 
@@ -64,13 +65,13 @@ def make_plan_with_curve(
     hosts: GroupHosts | None = None,
     before: Sequence[GatewayAddress] = (),
 ) -> MachinePlan:
-    """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
+    """Make the plan, and add to `throughput` the speeds with more and fewer requests at once.
 
-    `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as
-    run. Up to the planned number they are of the machine as planned, above it of a plan of their
-    own; one that the machine does not serve, or whose context does not hold such a request, ends
-    the curve. `more_requests`: those above the planned number, as long as they gain and the context
-    stays.
+    `curve` has the speeds for 1, 2, 4, ... requests at once and for the planned number, up to the
+    most that run. Up to the planned number they are of this plan. Each larger number gets its own
+    plan; the first that the machine cannot serve, or whose context is too short for a request, ends
+    the curve. `more_requests` has the points above the planned number, as long as each is faster
+    than the one before and the context does not shrink.
     """
     plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
     points = _make_curve(plan, speeds, facts, settings, catalogue, hosts)
@@ -103,7 +104,7 @@ def make_plan_with_curve(
 
 
 class _CurvePoint(NamedTuple):
-    """A plan's `throughput` for a number of requests at once, and the context it has then."""
+    """A plan's `throughput` for a number of requests at once, and that plan's context."""
 
     row: ThroughputPlan
     context: int
@@ -117,9 +118,9 @@ def _make_curve(
     catalogue: Catalogue,
     hosts: GroupHosts | None,
 ) -> list[_CurvePoint]:
-    """Give a point for each number of requests at once."""
+    """Compute a point for each number of requests at once."""
     planned, known = settings.concurrency, {row["id"] for row in find_blockers(plan)}
-    # A context that was asked for stays; one that was chosen has to hold a request.
+    # A context that the inventory sets must not shrink; a chosen one has to hold a request.
     context: int = plan["model"]["context"]
     least = min(context, settings.request_tokens) if settings.auto("context") else context
 
@@ -157,7 +158,7 @@ def _make_plan(
     hosts: GroupHosts | None,
     before: Sequence[GatewayAddress] = (),
 ) -> tuple[MachinePlan, Callable[[int], ThroughputPlan]]:
-    """Give the plan, and what gives its `throughput` with so many requests at once."""
+    """Make the plan, and a function that returns its `throughput` for a number of requests."""
     hosts = hosts or groups.make_equal_group(facts, settings)
     group = hosts.group(catalogue) if hosts else None
     settings = groups.adjust_settings(settings, group)
@@ -177,15 +178,15 @@ def _make_plan(
 
 
 def find_blockers(plan: Plan) -> list[Finding]:
-    """Return the findings that forbid to go on."""
+    """Return the findings of severity blocker."""
     return [row for row in plan["findings"] if row["severity"] == "blocker"]
 
 
 def find_refusals(plan: Plan) -> list[Finding]:
-    """Return what forbids `apply`: the blockers, and what this version plans but cannot apply.
+    """Return the findings that forbid `apply`: blockers, and plans that this version cannot apply.
 
-    The plan is a true answer for a buyer without these; a machine must not be half provisioned.
-    What `apply` itself fixes does not forbid it.
+    The latter do not make a buyer's plan wrong, but a machine must not be half provisioned. A
+    finding that `apply` itself fixes does not forbid it.
     """
     not_applied: list[Finding] = [
         {**row, "severity": "blocker"}

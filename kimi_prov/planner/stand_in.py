@@ -1,6 +1,6 @@
-"""A declared substitution: a small model on CPUs serves where the planned hardware is not there.
+"""A stand-in set in the inventory: a small model on CPUs serves where the hardware is missing.
 
-The real plan is made first and kept beside what is applied, its command line whole.
+The real plan is made first. The applied plan keeps its engine, model and command lines unchanged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 MODEL = "kimi-k2-lab"
-# Findings of the real plan that are as true of the machine that stands in.
+# Findings of the real plan that are also true of the machine with the stand-in.
 _KEPT_FINDINGS = ("driver.", "engine.draft", "engine.flag", "engine_args.")
 _MAX_REQUESTS = 16
 
 
 def adjust_settings(real: Settings, names: list[str]) -> Settings:
-    """Return the settings of what is served instead, under the same `names`."""
+    """Return the settings of the stand-in, which is served under the same `names`."""
     return replace(
         real,
         model=MODEL,
@@ -51,12 +51,12 @@ def adjust_settings(real: Settings, names: list[str]) -> Settings:
 
 
 def remove_gpus(real: Facts) -> Facts:
-    """Return the machine as the stand-in sees it: without its GPUs."""
+    """Return the machine's facts without its GPUs, for the stand-in's plan."""
     return {**real, "gpus": [], "nvidia": None}
 
 
 def merge_plans(real: MachinePlan, served: MachinePlan) -> MachinePlan:
-    """Return the plan of what is served, with the real one's driver, findings and command lines."""
+    """Return the stand-in's plan with the real plan's driver, findings and command lines."""
     reason = _describe_reason(real, served)
     engine: EnginePlan = {**served["engine"], "reason": reason}
     kept = [row for row in real["findings"] if row["id"].startswith(_KEPT_FINDINGS)]
@@ -69,7 +69,7 @@ def merge_plans(real: MachinePlan, served: MachinePlan) -> MachinePlan:
         "engine": engine,
         "driver": real["driver"],
         "nccl": real["nccl"],
-        # What the real machine's driver needs is brought to this one as well.
+        # The packages that the real plan needs, such as the driver's, are installed as well.
         "packages": sorted({*served["packages"], *real["packages"]}),
         "stand_in": {
             "said": reason,

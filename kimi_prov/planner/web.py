@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 _MIB = 1 << 20
-# Bytes of one request: a file that is brought into a chat.
+# The largest request, in bytes: the upload of a file to a chat.
 _UPLOAD_BYTES = 100 * _MIB
-# A proxy that holds all the connections it may has 512 MiB of buffers; the system has the rest.
+# With the most connections, the proxy's buffers take 512 MiB; the rest is for the system.
 _GATEWAY_BYTES = 1024 * _MIB
 
 
-# What the web UI may do, whatever its own settings say.
+# What the web UI may do; its own settings cannot change it.
 _SWITCHES = {
-    # What the variables say counts, not what an older start wrote into the database.
+    # The variables count, not the values that an earlier start wrote into the database.
     "ENABLE_PERSISTENT_CONFIG": False,
-    # Slim: without torch, which the page would import otherwise.
+    # Slim: otherwise the web UI would import torch.
     "USE_SLIM_DOCKER": True,
     "OFFLINE_MODE": True,
     "HF_HUB_OFFLINE": True,
@@ -49,24 +49,24 @@ _SWITCHES = {
     "ENABLE_OPENAI_API": True,
     # Each account may use the model that is served.
     "BYPASS_MODEL_ACCESS_CONTROL": True,
-    # Documents go whole into the prompt: there is no model for embeddings.
+    # Whole documents go into the prompt, because there is no model for embeddings.
     "BYPASS_EMBEDDING_AND_RETRIEVAL": True,
-    # No account sees another's chats, the administrator's neither.
+    # No account sees the chats of another, and no administrator does.
     "ENABLE_ADMIN_CHAT_ACCESS": False,
     "ENABLE_ADMIN_EXPORT": False,
-    # Code of an administrator's would run in the page's process.
+    # An administrator's code would run in the web UI's process.
     "ENABLE_PLUGINS": False,
     "ENABLE_PIP_INSTALL_FRONTMATTER_REQUIREMENTS": False,
     "ENABLE_CODE_INTERPRETER": False,
     "ENABLE_CODE_EXECUTION": False,
-    # What would reach elsewhere.
+    # These features would connect to other services, or run by themselves.
     "ENABLE_COMMUNITY_SHARING": False,
     "ENABLE_DIRECT_CONNECTIONS": False,
     "ENABLE_WEB_SEARCH": False,
     "ENABLE_IMAGE_GENERATION": False,
     "ENABLE_EVALUATION_ARENA_MODELS": False,
     "ENABLE_AUTOMATIONS": False,
-    # Each would be one more request to the model after a chat's first answer.
+    # Each of these would send one more request to the model after a chat's first answer.
     "ENABLE_TITLE_GENERATION": False,
     "ENABLE_TAGS_GENERATION": False,
     "ENABLE_FOLLOW_UP_GENERATION": False,
@@ -77,7 +77,7 @@ _SWITCHES = {
 
 
 class Runtime(NamedTuple):
-    """What a page is installed for: the interpreter, its build where that is brought, the CPU."""
+    """What a web UI runs on: the interpreter, its build if it is bundled, the architecture."""
 
     python: Python
     build: Interpreter | None
@@ -85,9 +85,9 @@ class Runtime(NamedTuple):
 
 
 def choose_ports(settings: Settings, instances: int) -> tuple[int, int]:
-    """Return the loopback ports of the page and of its way to the engines.
+    """Return the loopback ports of the web UI and of the proxy that it sends requests to.
 
-    The next ones after the engines', except those that are something else's.
+    They are the next ports after the engines' that nothing else uses.
     """
     taken = {settings.port, settings.web_port, settings.metrics_port, settings.group_port}
     taken |= {*certificates.list_ports(settings, instances)}
@@ -105,7 +105,7 @@ def make_document(
     instances: int,
     findings: Findings,
 ) -> WebUiPlan | None:
-    """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
+    """Make the plan's `web`, None where the inventory asks for no web UI. Sizes are in bytes."""
     if not settings.web_ui:
         return None
     page, python, build = catalogue.web[-1], runtime.python, runtime.build
@@ -140,7 +140,7 @@ def make_document(
 def check_port(
     settings: Settings, instances: int, findings: Findings, others: Sequence[int] = ()
 ) -> None:
-    """Find a page's port that is something else's; `others`: those that gateways take besides."""
+    """Report a web UI's port that is already in use; `others`: other ports of gateways."""
     if not settings.web_ui:
         return
     first = certificates.choose_first_port(settings)
@@ -159,7 +159,7 @@ def check_port(
 
 
 def check_memory(have: int, page: WebUi, findings: Findings) -> None:
-    """Find too little memory for a page on a gateway; `have`: bytes in all, 0 is unknown."""
+    """Report too little memory for a web UI on a gateway; `have`: total bytes, 0 if unknown."""
     need = page.memory_bytes + _GATEWAY_BYTES
     if have and have < need:
         findings.add(
@@ -194,10 +194,10 @@ def _check_install(page: WebUi, runtime: Runtime, findings: Findings, *, locked:
 def _make_environment(
     settings: Settings, served_names: Sequence[str], api_port: int, *, sees: bool
 ) -> dict[str, str]:
-    """Return the page's variables but for secrets; they hold whatever its own settings say."""
+    """Return the web UI's variables without secrets; its own settings cannot change them."""
     switches = {"ENABLE_SIGNUP": settings.web_signup, **_SWITCHES}
     model = {"capabilities": {"vision": sees, "web_search": False, "image_generation": False}}
-    # Named here, the models stay in the page's list while the engine is down.
+    # The models are named here so that the web UI lists them while the engine is down.
     connection = {"0": {"model_ids": list(served_names), "connection_type": "local"}}
     return {
         "DATA_DIR": paths.WEB,
@@ -212,7 +212,7 @@ def _make_environment(
         "OPENAI_API_BASE_URL": f"http://127.0.0.1:{api_port}/v1",
         "OPENAI_API_CONFIGS": json.dumps(connection, sort_keys=True),
         "RAG_FILE_MAX_SIZE": str(_UPLOAD_BYTES // _MIB),
-        # An answer that was shown outlives a power cut.
+        # An answer that a client has seen is still there after a power cut.
         "DATABASE_SQLITE_PRAGMA_SYNCHRONOUS": "FULL",
         "GLOBAL_LOG_LEVEL": "WARNING",
         **{name: str(value).lower() for name, value in switches.items()},
