@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EMAIL = re.compile(r"[^\s@:\"']+@[^\s@:\"']+\.[^\s@:\"']+")
 _MAX_BYTES = 4096
 _MIN_PASSWORD_LENGTH = 8
-# bcrypt, which the page keeps passwords with, takes no more.
+# The web UI hashes passwords with bcrypt, which takes no more bytes.
 _MAX_PASSWORD_BYTES = 72
 _FIX = "write one line, E-MAIL:PASSWORD, for example  admin@example.com:..."
 

@@ -1,4 +1,4 @@
-"""A page for each alert: in the docs, and all of them on one that the monitor shows itself.
+"""A page for each alert in the docs, and one page of all alerts that the monitor shows.
 
 Decides: which alerts there are, what they say, and their pages (the pages).
 """
@@ -57,7 +57,7 @@ def make_page(alert: alerts.Alert) -> str:
 
 
 def make_overview() -> str:
-    """Return the page that lists them."""
+    """Return the page that lists the alerts."""
     rows = [
         f"| [{alert.name}]({alert.name}.md) | {alert.title} | {alert.severity} "
         f"| {_format_duration(alert.hold) or 'at once'} |"
@@ -80,7 +80,7 @@ def make_overview() -> str:
 
 
 def make_console_page() -> str:
-    """Return the page of all alerts that the monitor shows, an anchor for each."""
+    """Return the monitor's page of all alerts, with an anchor for each."""
     template = (HERE / "console_source" / "alerts.html").read_text(encoding="utf-8")
     style = (HERE / "console_source" / "style.css").read_text(encoding="utf-8")
     links = "".join(
@@ -135,7 +135,7 @@ def _join_names(*lines: str) -> str:
 
 
 def make_files() -> Iterator[tuple[str, str]]:
-    """Give each page of the docs' folder `alerts` with its text."""
+    """Yield each page of the docs' folder `alerts` with its text."""
     yield "README.md", make_overview()
     for alert in alerts.load():
         yield f"{alert.name}.md", make_page(alert)

@@ -17,17 +17,17 @@ from kimi_prov.monitoring.series import BY_NAME, FILE_SYSTEMS
 
 @dataclass(frozen=True)
 class Line:
-    """Lines of a panel: an expression (as in `series`), and what they are called.
+    """Lines of a panel: an expression (as in `series`), and their legend.
 
-    `labels` are those that tell one line of the expression from another, beside host and engine.
-    `dash` is how a line is drawn that is only to be compared with, for example a prediction.
+    `labels` distinguish the lines of the expression, beside host and engine.
+    `dash`: the line is dashed, because it only serves to compare, for example a prediction.
     """
 
     expression: str
     name: str
     labels: tuple[str, ...] = ()
     dash: bool = False
-    # Drawn where one host is looked at; where there are many it would be too much.
+    # Drawn only in the dashboard of one host.
     alone: bool = False
 
 
@@ -46,7 +46,7 @@ class Panel:
     lines: tuple[Line, ...]
     note: str
     maximum: float | None = None
-    # Of a machine, not of one of its engines.
+    # The value belongs to a machine, not to one of its engines.
     of_host: bool = False
 
 
@@ -61,7 +61,7 @@ def _make_host_line(
 
 
 def _make_gpu_panel(key: str, title: str, unit: str, expression: str, note: str) -> Panel:
-    """Of each GPU where one host is shown; where there are many, of all GPUs of a host together."""
+    """Return a panel of each GPU of one host; of many hosts it shows each host's GPUs together."""
     line = _make_host_line(expression, "GPU", "gpu")
     return Panel(key, title, unit, (line,), note, 1 if unit == "ratio" else None, of_host=True)
 

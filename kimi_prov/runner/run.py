@@ -264,7 +264,7 @@ def _read_key_lines(private: PrivateFolder) -> tuple[str, ...]:
 
 @contextmanager
 def _catch_signals() -> Iterator[_Interrupt]:
-    """Turn the signals that end a program into a note for the main loop."""
+    """Record the signals that end a program for the main loop."""
     interrupt = _Interrupt()
     numbers = (signal.SIGINT, *signals.list_ending_signals())
     before = {signal_number: signal.signal(signal_number, interrupt) for signal_number in numbers}

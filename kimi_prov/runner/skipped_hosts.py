@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def describe_reason(failed: Sequence[str]) -> str:
-    """Say of one of them why it was not changed."""
-    return f"left as it is: {', '.join(failed)} failed before its turn"
+    """Return why one of these machines was not changed."""
+    return f"not changed: {', '.join(failed)} failed before its batch"
 
 
 def describe_skipped(failed: Sequence[str], waiting: Sequence[str]) -> str:
-    """Name all of them."""
-    return f"left as they are, for {', '.join(failed)} failed: {', '.join(waiting)}"
+    """Name all of these machines and the reason."""
+    return f"not changed, because {', '.join(failed)} failed: {', '.join(waiting)}"

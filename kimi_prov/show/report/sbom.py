@@ -91,7 +91,7 @@ def build_image_document(
 
     `engine` has name, variant and version; the distribution's packages are added inside the build.
     """
-    # Nothing of the hour and of chance: an image that is built again has the same digest.
+    # No time and no random value: an image that is built again has the same digest.
     bom = Bom(serial_number=uuid5(NAMESPACE_URL, "\n".join([name, *locks.values()])))
     bom.metadata.timestamp = datetime.fromtimestamp(0, UTC)
     bom.metadata.tools.components.add(
@@ -120,7 +120,7 @@ def build_image_document(
 
 
 def format_text(machines: Sequence[Machine]) -> str:
-    """Write the same for people, a package a line."""
+    """Write the same as text, a package a line."""
     lines = []
     for machine in machines:
         versions, model = machine.status["versions"], machine.status["model"]

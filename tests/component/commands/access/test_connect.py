@@ -266,7 +266,7 @@ def test_another_certificate_than_the_published_one_is_refused(
     with serving(tmp_path, "c1") as server:
         publish(site, 200, (server[0], tls.extract_certificates(tls.make_self_signed(["c1"]))))
         told = site.fails("connect", site.folder, "--login", LOGIN, code=1)
-    assert "another certificate is shown" in told
+    assert "another certificate was shown" in told
 
 
 def test_what_is_not_there_is_said(site: Site) -> None:

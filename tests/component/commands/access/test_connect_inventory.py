@@ -175,7 +175,7 @@ def test_what_is_wrong_with_the_way_is_told(site: Site) -> None:
     site.machine.folder.joinpath("etc/kimi/proxy/tls.crt").write_text(
         tls.extract_certificates(tls.make_self_signed(["node1"]))
     )
-    assert "another certificate is shown" in site.host(code=1)["detail"]
+    assert "another certificate was shown" in site.host(code=1)["detail"]
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         plan = site.machine.folder / "etc/kimi/plan.json"
@@ -407,8 +407,8 @@ def test_what_does_not_fit_a_tunnel_is_refused(site: Site) -> None:
     done = site.run("connect", site.inventory, "--tunnel", whole=True)
     assert "there is no /etc/kimi/plan.json" in done.stderr or "is this computer" in done.stderr
     for words, said in (
-        (["--login", "x@y"], "--login: belongs to a folder"),
-        (["--namespace", "x"], "--namespace: belongs to a folder"),
+        (["--login", "x@y"], "--login: belongs to a rendered folder"),
+        (["--namespace", "x"], "--namespace: belongs to a rendered folder"),
         (["--for", "python", "--format", "json"], "a snippet is text"),
         (["--key-file", "nosuch"], "nosuch"),
     ):

@@ -823,7 +823,7 @@ def test_verify_holds_the_server_to_the_certificate_of_the_secret(
         tls.extract_certificates(tls.make_self_signed(["x"])).encode()
     ).decode()
     cluster.api.put("secrets", {"metadata": {"name": "kimi-tls"}, "data": {"tls.crt": other}})
-    assert "another certificate is shown" in cluster.run("verify", folder, code=1).stdout
+    assert "another certificate was shown" in cluster.run("verify", folder, code=1).stdout
     # Without a secret that may be read it is the one that came through the API server.
     cluster.api.drop("secrets", "kimi-tls")
     assert "through the API server" in " ".join(cluster.run("verify", folder).stdout.split())

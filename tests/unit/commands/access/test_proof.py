@@ -65,7 +65,7 @@ def test_a_server_that_never_answers_is_given_up(
 
 
 def test_another_certificate_is_final(answers: list[Exception | api_client.Reply]) -> None:
-    answers += [api_client.OtherCertificateError("another certificate is shown"), MODELS]
+    answers += [api_client.OtherCertificateError("another certificate was shown"), MODELS]
     error, seconds = asked()
     assert error is not None
     assert (error.exit_code, "another certificate" in error.message) == (ExitCode.FAILED, True)
