@@ -95,7 +95,8 @@ class Network:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._bridge = f"kp{prefix.rpartition('.')[2]}"
-        self._made: list[str] = []
+        # A run that was killed leaves its network behind.
+        self.remove()
         self._ip("link", "add", self._bridge, "type", "bridge")
         self._ip("address", "add", f"{prefix}.1/24", "dev", self._bridge)
         self._ip("link", "set", self._bridge, "up")
@@ -105,7 +106,6 @@ class Network:
         name, outside = f"{self._bridge}-{number}", f"{self._bridge}v{number}"
         address = f"{self.prefix}.{number}"
         self._ip("netns", "add", name)
-        self._made.append(name)
         self._ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
         self._ip("link", "set", outside, "master", self._bridge, "up")
         self._ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
@@ -114,8 +114,8 @@ class Network:
         return f"ns:/run/netns/{name}", address
 
     def remove(self) -> None:
-        for name in self._made:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        for path in Path("/run/netns").glob(f"{self._bridge}-*"):
+            subprocess.run(["ip", "netns", "delete", path.name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "delete", self._bridge], check=False, capture_output=True)
 
     def _ip(self, *words: str) -> None:

@@ -119,7 +119,7 @@ def test_an_archive_of_a_newer_page_is_refused_and_nothing_of_it_stays(machine, 
     told = backup.make_archive(machine, os.geteuid())
     plan["web"]["version"] = "0.12.4"
     machine.plan.write_text(json.dumps(plan))
-    with pytest.raises(HostError, match=r"of version 0\.13\.0 of the page"):
+    with pytest.raises(HostError, match=r"of version 0\.13\.0 of the web UI"):
         backup.restore(machine, told["sha256"])
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["webui.db"]
 
