@@ -1,7 +1,7 @@
-"""kubectl without a start of it: what the commands ask goes to the API from this process.
+"""A stand-in of kubectl: it sends what the commands ask to the API from this process.
 
-Each question that the commands have is asked by the real kubectl too, in those tests of
-tests/component/commands/kubernetes that have `whole_cluster`.
+It proves our side alone. The tests of tests/component/commands/kubernetes that use `whole_cluster`,
+or set `quick` to False, run the real kubectl.
 """
 
 from __future__ import annotations

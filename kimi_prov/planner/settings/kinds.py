@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.settings.definitions.variable import Variable
 
+    Parser = Callable[[object, "Occurrence", Path | None], Any]
+
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
 _SOURCES = (
     "file:///DIRECTORY, http(s)://HOST/PATH, hf://OWNER/NAME@REVISION, s3://BUCKET/FOLDER or "
@@ -213,36 +215,12 @@ def _parse_object_name(value: object, occurrence: Occurrence, _base: Path | None
     raise occurrence.refuse(value, f"small letters, digits and -{first}, {longest} at most")
 
 
-def _parse_domain(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and len(value) <= _MAX_DOMAIN_LENGTH and _DOMAIN.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "a name of small letters, digits, - and .")
-
-
-def _parse_image(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and _IMAGE.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
-
-
-def _parse_resource(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and _RESOURCE.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "a resource as DOMAIN/NAME")
-
-
 def _parse_profile(value: object, occurrence: Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _MACHINE_PATH.fullmatch(value):
         parts = value.split("/")
         if "" not in parts and ".." not in parts:
             return value
     raise occurrence.refuse(value, "a path below the kubelet's folder of profiles, without spaces")
-
-
-def _parse_schedule(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and _SCHEDULE.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "five fields of cron with one space between them, in quotes")
 
 
 def _parse_labels(value: object, occurrence: Occurrence, _base: Path | None) -> dict[str, str]:
@@ -271,18 +249,6 @@ def _parse_walltime(value: object, occurrence: Occurrence, _base: Path | None) -
     if isinstance(value, str) and _WALLTIME.fullmatch(value):
         return value
     raise occurrence.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
-
-
-def _parse_slurm_option(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and _SLURM.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
-
-
-def _parse_login(value: object, occurrence: Occurrence, _base: Path | None) -> str:
-    if isinstance(value, str) and LOGIN.fullmatch(value):
-        return value
-    raise occurrence.refuse(value, "USER@HOST, as ssh takes it")
 
 
 def _parse_port(value: object, occurrence: Occurrence, _base: Path | None) -> int:
@@ -445,7 +411,21 @@ def _parse_flags(value: object, occurrence: Occurrence, _base: Path | None) -> d
     return flags
 
 
-_PARSERS: dict[str, Callable[[object, Occurrence, Path | None], Any]] = {
+def _make_pattern_parser(
+    pattern: re.Pattern[str], expected: str, max_length: int | None = None
+) -> Parser:
+    """Make a parser of texts that match the whole pattern; it refuses all other values."""
+
+    def parse(value: object, occurrence: Occurrence, _base: Path | None) -> str:
+        fits = isinstance(value, str) and (max_length is None or len(value) <= max_length)
+        if not (fits and pattern.fullmatch(str(value))):
+            raise occurrence.refuse(value, expected)
+        return str(value)
+
+    return parse
+
+
+_PARSERS: dict[str, Parser] = {
     "text": _parse_text,
     "choice": _parse_choice,
     "interval": _parse_interval,
@@ -468,13 +448,21 @@ _PARSERS: dict[str, Callable[[object, Occurrence, Path | None], Any]] = {
     "place": _parse_machine_path,
     "walltime": _parse_walltime,
     "minutes": _parse_minutes,
-    "slurm": _parse_slurm_option,
-    "login": _parse_login,
+    "slurm": _make_pattern_parser(
+        _SLURM, "a name, or names joined as sbatch takes them, without spaces"
+    ),
+    "login": _make_pattern_parser(LOGIN, "USER@HOST, as ssh takes it"),
     "object": _parse_object_name,
-    "image": _parse_image,
+    "image": _make_pattern_parser(
+        _IMAGE, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST"
+    ),
     "labels": _parse_labels,
-    "resource": _parse_resource,
-    "schedule": _parse_schedule,
-    "domain": _parse_domain,
+    "resource": _make_pattern_parser(_RESOURCE, "a resource as DOMAIN/NAME"),
+    "schedule": _make_pattern_parser(
+        _SCHEDULE, "five fields of cron with one space between them, in quotes"
+    ),
+    "domain": _make_pattern_parser(
+        _DOMAIN, "a name of small letters, digits, - and .", _MAX_DOMAIN_LENGTH
+    ),
     "profile": _parse_profile,
 }
