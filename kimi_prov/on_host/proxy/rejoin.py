@@ -34,8 +34,7 @@ def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     """
     plan = plans.read_plan(paths.plan)
     host = str(request["host"])
-    row = _find_row(plan, host) if gateways.is_gateway(plan) else None
-    if row is None or not gateways.is_gateway(plan):
+    if not gateways.is_gateway(plan) or (row := _find_row(plan, host)) is None:
         return {"asked": False, "changed": False}
     server = str(row["server"])
     changed = pins.save_certificate(paths, server, request.get("certificate"))
