@@ -10,15 +10,15 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from kimi_prov.errors import UserError
-from kimi_prov.packaging import resources
+from kimi_prov.packaging import resources, role_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kimi_prov.packaging.role_specs import Spec
 
 
 # An inventory may hold the site's own names that begin like a role's options (proxy_env,
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _ALIKE = 0.9
 
 
-def find_options(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+def find_options(names: Iterable[str]) -> dict[str, Spec]:
     """Return the options of roles that are among `names`, each with its specification."""
     return {
         name: declared[name]
-        for _, named, declared in _iterate_roles(names)
+        for _, named, declared in role_specs.iterate_roles(names)
         for name in sorted(named & declared.keys())
     }
 
 
 def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | None]) -> None:
     """Raise UserError, with file and line, for a misspelt option."""
-    for prefix, named, declared in _iterate_roles(names):
+    for prefix, named, declared in role_specs.iterate_roles(names):
         # Compare without the common prefix, which would make all names similar.
         tails = [name.removeprefix(prefix) for name in declared if name.startswith(prefix)]
         for name in sorted(named - declared.keys()):
@@ -53,7 +53,7 @@ def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | N
 
 def check_values(
     values: Mapping[str, Any],
-    options: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Spec],
     locate: Callable[[str], str | None],
 ) -> None:
     """Raise UserError, with file and line, for a value that its specification does not allow."""
@@ -63,24 +63,3 @@ def check_values(
             raise UserError(
                 f"{locate(name) or name}: {errors[0]}", fix=f"correct {name} in the inventory"
             )
-
-
-def _iterate_roles(
-    names: Iterable[str],
-) -> Iterator[tuple[str, set[str], dict[str, Mapping[str, Any]]]]:
-    """Give each role's prefix, the `names` that have it, and the role's options."""
-    words = {str(name) for name in names}
-    for folder in sorted((resources.find_root() / "roles").iterdir()):
-        prefix = f"{folder.name}_"
-        named = {word for word in words if word.startswith(prefix)}
-        if named:
-            yield prefix, named, _read_options(folder)
-
-
-def _read_options(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Every entry point's options of one role."""
-    path = folder / "meta" / "argument_specs.yml"
-    if not path.is_file():
-        return {}
-    specs = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
-    return {name: spec for entry in specs.values() for name, spec in entry["options"].items()}

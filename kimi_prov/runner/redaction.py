@@ -12,18 +12,33 @@ from urllib.parse import unquote
 from kimi_prov import documents
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.packaging import role_specs
+from kimi_prov.planner.settings import definitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.planner.settings.definitions.variable import Hidden
 
 MASK = "********"
 _MIN_LENGTH = 6
 _MAX_BYTES = 1 << 20
+# A secret's name before its value: in a header, in JSON, on a command line, in a file of settings.
+_NAMES = (
+    r"(?:[a-z0-9_]*(?:passw(?:or)?d|passphrase|(?:api|access|account|secret)[-_]?key"
+    r"|(?:access|auth|bearer|hf|hub|id|private|refresh|secret|session)[-_]?token|client[-_]?secret)"
+    r"|x-(?:api|goog-api)-key|x-amz-security-token)"
+)
 _PATTERNS = (
-    (re.compile(r"\bsk-kimi-[A-Za-z0-9_\-]+"), MASK),
+    (re.compile(r"\bsk-(?:kimi-[A-Za-z0-9_\-]+|[A-Za-z0-9_\-]{16,})"), MASK),
     (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), MASK),
+    # GitHub's, GitLab's and Slack's tokens, and Google's keys
+    (re.compile(r"\b(?:gh[a-z]_|github_pat_|glpat-|xox[a-z]-)[A-Za-z0-9_\-]{10,}"), MASK),
+    (re.compile(r"\bAIza[A-Za-z0-9_\-]{30,}"), MASK),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
+    (re.compile(r"\beyJ[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]*"), MASK),
+    (re.compile(r"(?i)\bAGE-SECRET-KEY-1[A-Z0-9]+"), MASK),
     (
         re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\",]+"),
         rf"\1{MASK}",
@@ -35,16 +50,19 @@ _PATTERNS = (
     ),
     # user:password@ in the URL of an index or a mirror
     (re.compile(r"(://[^/\s:@'\"]+:)[^/\s@'\"]+(@)"), rf"\1{MASK}\2"),
+    # a signed URL: of Amazon's, Google's and Azure's stores
+    (
+        re.compile(
+            r"(?i)([?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)"
+            r"|signature|sig|awsaccesskeyid|googleaccessid)=)[^&\s'\"]+"
+        ),
+        rf"\1{MASK}",
+    ),
+    (re.compile(rf"(?i)(\b{_NAMES}['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&]{{6,}}"), rf"\1{MASK}"),
 )
-# Inventory variables whose value is a secret, and those that name a file that holds one.
+_RULES = re.compile(r"(?:\s+[a-z_]+=\S+)+\Z")
+# Ansible's own variables whose value is a secret; ours are marked in their definitions.
 _VALUES = re.compile(r"ansible_(?:.*_)?pass(?:word|phrase)?\Z")
-_PROXIES = frozenset({"kimi_http_proxy", "kimi_https_proxy"})
-_FILES = frozenset(
-    {
-        *("kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_file"),
-        "kimi_bucket_credentials_file",
-    }
-)
 
 
 class Masker:
@@ -110,16 +128,23 @@ def find_variable_secrets(variables: Mapping[str, Any], base: Path) -> set[str]:
     Relative paths start at `base`.
     """
     secrets: set[str] = set()
+    files = role_specs.find_secret_files(variables)
     for name, value in variables.items():
         if not isinstance(value, str):
             continue
+        kind = "file" if name in files else _get_hidden_kind(name)
         if _VALUES.match(name):
             secrets.add(value)
-        elif name in _PROXIES:
+        elif kind == "login":
             secrets |= _find_login_secrets(value)
-        elif name in _FILES and "{{" not in value:
+        elif kind == "file" and "{{" not in value:
             secrets |= find_file_secrets(base / Path(value))
     return secrets
+
+
+def _get_hidden_kind(name: str) -> Hidden | None:
+    variable = definitions.BY_NAME.get(name)
+    return variable.hides if variable else None
 
 
 def _find_login_secrets(url: str) -> set[str]:
@@ -133,8 +158,10 @@ def find_plan_secrets(plan: MachinePlan) -> set[str]:
     """Return the secrets in the control machine's files that a plan names."""
     control: Mapping[str, Any] = plan.get("control") or {}
     tls = (plan.get("proxy") or {}).get("tls") or {}
-    names = ("api_keys_file", "hf_token_file", "bucket_credentials_file")
-    paths = [*(control.get(name) for name in names), tls.get("key_file")]
+    marked = (
+        row.name.removeprefix("kimi_") for row in definitions.VARIABLES if row.hides == "file"
+    )
+    paths = [*(control.get(name) for name in marked), tls.get("key_file")]
     secrets: set[str] = set()
     for path in filter(None, paths):
         secrets |= find_file_secrets(Path(str(path)))
@@ -154,7 +181,9 @@ def find_file_secrets(path: Path) -> set[str]:
     lines = content.decode("utf-8", "replace").splitlines()
     secrets: set[str] = set()
     for line in lines:
-        text = line.strip()
+        # A rule may stand after an API key.
+        text = _RULES.sub("", line.strip())
         if text and not text.startswith(("#", "-----")):
-            secrets |= {text, text.rpartition(":")[2].strip(), text.partition("=")[2].strip()}
+            parts = text.partition(":")[2], text.rpartition(":")[2], text.partition("=")[2]
+            secrets |= {text, *(part.strip() for part in parts)}
     return secrets - {""}

@@ -50,6 +50,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "certs/server.key",
         "Private key of the certificate, on the control machine.",
+        hides="file",
     ),
     define(
         _PORT,
@@ -105,6 +106,7 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine with lines NAME:KEY or NAME:sha256:HEX, each with an optional "
         "rule after it (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
         "created, and `kimi-prov key` shows it once.",
+        hides="file",
     ),
     define(
         _WEB_UI,
@@ -132,6 +134,7 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine with one line, E-MAIL:PASSWORD, of the web UI's first "
         "administrator. Not set: a password is generated, and `kimi-prov key` shows it once. It "
         "counts until there is an account; later it changes nothing.",
+        hides="file",
     ),
     define(
         _WEB_UI,

@@ -149,6 +149,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "~/.cache/huggingface/token",
         "File on the control machine that holds the hub's token. It is copied, never logged.",
+        hides="file",
     ),
     define(
         _WEIGHTS,
@@ -159,6 +160,7 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine that holds the credentials of s3:// (the profile default of "
         "an AWS credentials file) or of gs:// (a service account's JSON). It is copied, never "
         "logged. Not set: the machine's own role.",
+        hides="file",
     ),
     define(
         _WEIGHTS,

@@ -58,6 +58,7 @@ VARIABLES: tuple[Variable, ...] = (
         "secrets/metrics-key",
         "File on the control machine with the key for metrics, in one line. Not set: the "
         "machine creates one, /etc/kimi/keys/metrics.key.",
+        hides="file",
     ),
     define(
         _MONITORING,

@@ -105,6 +105,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Proxy for http addresses: apt, pip, uv, the hub client and the download use it, and "
         "nothing else. A user and a password in it are stored on the machine in a file that only "
         "root reads.",
+        hides="login",
     ),
     define(
         _SITE,
@@ -113,6 +114,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "http://proxy.example.com:3128",
         "Proxy for https addresses, as kimi_http_proxy.",
+        hides="login",
     ),
     define(
         _SITE,

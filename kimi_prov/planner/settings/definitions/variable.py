@@ -40,11 +40,18 @@ Kind = Literal[
 ]
 
 
+Hidden = Literal[
+    "file",  # the lines of the file that it names
+    "login",  # the password in a URL
+]
+
+
 @dataclass(frozen=True)
 class Variable:
     """One variable. `auto`: the word auto is allowed too, and means that the planner chooses.
 
-    `most`: the largest number that a count may have.
+    `most`: the largest number that a count may have. `hides`: what no log and no document may
+    show; the masker reads it here.
     """
 
     name: str
@@ -56,6 +63,7 @@ class Variable:
     auto: bool = False
     choices: tuple[str, ...] = ()
     most: int = 100_000_000
+    hides: Hidden | None = None
 
 
 def define(  # noqa: PLR0913  (a row of the table)
@@ -69,9 +77,10 @@ def define(  # noqa: PLR0913  (a row of the table)
     auto: bool = False,
     choices: tuple[str, ...] = (),
     most: int = Variable.most,
+    hides: Hidden | None = None,
 ) -> Variable:
     """Return a row of the table; `name` is without its prefix."""
-    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most)
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most, hides)
 
 
 # As arguments: a bare true or false says nothing.
