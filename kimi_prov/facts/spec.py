@@ -39,6 +39,7 @@ _EXAMPLES = (
     f"see {resources.find_root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
     "kimi-prov init --spec FILE  write one"
 )
+_ROWS = "correct the rows of your --catalog, or leave it out"
 _MAX_BYTES = 1 << 20
 _MAX_THREADS = 8192
 _GIB = 1 << 30
@@ -72,10 +73,13 @@ def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
 
 
 def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa: ANN401
-    """Return the facts of a parsed sheet; raises MisfitError. `detail`: the source of the sheet."""
+    """Return the facts of a sheet that was made from rows of the catalogue.
+
+    `detail` names the rows. Raises UserError where they make a machine that no sheet may describe.
+    """
     sheet, faults = _check_sheet(value, catalogue, detail, lambda _path: None)
     if faults:
-        raise faults[0]
+        raise refuse_misfits(detail, faults, SourceText(""), fix=_ROWS)
     return _make_facts(sheet, catalogue, detail)
 
 

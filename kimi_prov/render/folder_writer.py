@@ -34,6 +34,7 @@ PLAN = "plan.json"
 _MAX_BYTES = 1 << 20
 _MAX_PLAN_BYTES = 4 << 20
 _MAX_NAMES = 5
+_MAX_SHOWN = 80
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _ONE_TEXT = {**_TEXTS, "minItems": 1}
@@ -311,12 +312,24 @@ def _resolve_path(folder: Path, name: str) -> Path:
                 f"{folder / RECORD}: {name!r} is no path in the folder", fix="remove it"
             )
         path = path / part
-        if path.is_symlink():
+        if _is_link(path, name):
             raise UserError(
                 f"{path}: this is a link, and no render made it",
                 fix=f"rm {clean_text.quote_word(path)}",
             )
     return path
+
+
+def _is_link(path: Path, name: str) -> bool:
+    """Whether a path is a link. Raises UserError for one that no system can look up."""
+    try:
+        return path.is_symlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        shown = clean_text.clean_line(name)[:_MAX_SHOWN]
+        raise UserError(
+            f"{RECORD}: {shown!r} is no path in the folder: {reason}", fix="render the folder again"
+        ) from None
 
 
 def _compute_digest(path: Path) -> str | None:

@@ -13,10 +13,12 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import yaml
 
 from kimi_prov import documents, inventory_files
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import connection
@@ -33,6 +35,8 @@ GROUP = "kimi"
 _GATEWAYS = "kimi_gateway"
 # Limit of one file: room for some hundred thousand hosts.
 _MAX_BYTES = 64 << 20
+# Ansible names files after hosts, with some letters of its own; Linux ends a name at 255 bytes.
+_MAX_NAME_BYTES = 200
 # Ansible takes a second for each thousand hosts: a mistyped range would take hours.
 _MAX_HOSTS = 10_000
 _RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::[0-9]+)?\]")
@@ -93,6 +97,7 @@ def load_inventory(path: Path, login: Connection | None = None) -> Inventory:
             fix=f"list the machines under the group kimi, or start from  {_INIT}",
         )
     variables: Mapping[str, Mapping[str, Any]] = document.get("_meta", {}).get("hostvars", {})
+    _check_names(path, [*members, *_list_members(document, _GATEWAYS, set())])
     everybody = frozenset(document) - {"_meta"} | frozenset(variables) | frozenset(members)
     return Inventory(
         path.absolute(),
@@ -101,6 +106,22 @@ def load_inventory(path: Path, login: Connection | None = None) -> Inventory:
         tuple(source.absolute() for source in sources),
         {host: variables.get(host, {}) for host in _list_members(document, _GATEWAYS, set())},
     )
+
+
+def _check_names(path: Path, hosts: Sequence[str]) -> None:
+    """Refuse names of hosts that Ansible's own files cannot bear, or no terminal can show."""
+    for host in hosts:
+        shown = clean_text.clean_line(host)
+        # Some files of ours are named after the quoted name.
+        if len(quote(host, safe="", errors="replace")) > _MAX_NAME_BYTES:
+            problem = f"{shown[:40]}...: a host's name has at most {_MAX_NAME_BYTES} letters"
+        elif shown != host or "/" in host:
+            problem = f"{shown!r}: a host's name has no slash and no control character"
+        else:
+            continue
+        raise UserError(
+            f"{path}: {problem}", fix="give the host a short name, and its address as ansible_host"
+        )
 
 
 def check_files(path: Path) -> list[Path]:

@@ -18,7 +18,34 @@ if TYPE_CHECKING:
     # A decorator that gives a command one option or several.
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-PATH = click.Path(path_type=Path)
+# What Linux takes: bytes of one name, and of a whole path with its end.
+_MAX_NAME_BYTES, _MAX_PATH_BYTES = 255, 4095
+
+
+class _LocalPath(click.Path):
+    """A path of this computer that its system can look up; a longer one is refused at once."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401  (click's own types)
+        encoded = os.fsencode(value)
+        if b"\0" in encoded:
+            self.fail("a path holds no null character; name a file without it.", param, ctx)
+        longest = max(map(len, encoded.split(b"/")))
+        if longest > _MAX_NAME_BYTES or len(encoded) > _MAX_PATH_BYTES:
+            self.fail(
+                f"{encoded[:40].decode(errors='replace')}...: a name has at most {_MAX_NAME_BYTES} "
+                f"bytes and a path {_MAX_PATH_BYTES}; name a shorter one.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+PATH = _LocalPath(path_type=Path)
 INVENTORY = click.argument("path", type=PATH, metavar="INVENTORY")
 # An inventory, or a rendered folder.
 INVENTORY_OR_FOLDER = click.argument("path", type=PATH, metavar="INVENTORY|DIR")

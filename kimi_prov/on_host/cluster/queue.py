@@ -23,7 +23,7 @@ _FORMAT = _FIELD.join(_ASKED) + _RECORD
 _HISTORY = ("JobIDRaw", "State", "NodeList", "Start", "End", "WorkDir", "JobName")
 _SCRIPT = re.compile(r"/jobs/([a-z]+)\.sbatch(?:\s|$)")
 _CALLED = re.compile(r"kimi-([a-z]+)")
-_LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_LEFT = re.compile(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
 
 
@@ -81,7 +81,7 @@ def _parse_record(record: str, here: str) -> Queued | None:
     if len(parts) != len(_ASKED):
         return None
     number, state, reason, nodes, starts, ends, left, folder, script, called = parts
-    if not slurm.NUMBER.fullmatch(number) or os.path.realpath(folder) != here:
+    if not slurm.NUMBER.fullmatch(number) or not _is_same_folder(folder, here):
         return None
     return Queued(
         number,
@@ -94,6 +94,14 @@ def _parse_record(record: str, here: str) -> Queued | None:
         slurm.parse_time(ends),
         _parse_seconds_left(left),
     )
+
+
+def _is_same_folder(folder: str, here: str) -> bool:
+    """Whether SLURM's text names the folder `here`; a text that no path can be does not."""
+    try:
+        return os.path.realpath(folder) == here
+    except (OSError, ValueError):
+        return False
 
 
 def _list_ended(here: str) -> list[Queued]:
@@ -114,7 +122,7 @@ def _list_ended(here: str) -> list[Queued]:
         number, state, nodes, starts, ends, folder, called = parts
         # "CANCELLED by 2001"
         state = state.partition(" ")[0]
-        if state in slurm.ENDED and os.path.realpath(folder) == here:
+        if state in slurm.ENDED and _is_same_folder(folder, here):
             told = nodes if _NODES.fullmatch(nodes) else None
             times = slurm.parse_time(starts), slurm.parse_time(ends)
             found.append(

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-NUMBER = re.compile(r"[0-9]+")
+# No number of SLURM has more digits.
+NUMBER = re.compile(r"[0-9]{1,18}")
 TIMEOUT_S = 60
 NO_SLURM = "run it on the cluster's login node, or name that with --login USER@HOST"
 _TIME = re.compile(r"^#SBATCH\s+(?:--time(?:=|\s+)|-t\s*)(\S+)", re.MULTILINE)
-_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
-_SHORT = re.compile(r"(?:(\d+):)??(\d+)(?::(\d+))?")
+_DIGITS = "([0-9]{1,9})"
+_DAYS = re.compile(rf"{_DIGITS}-{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
+_SHORT = re.compile(rf"(?:{_DIGITS}:)??{_DIGITS}(?::{_DIGITS})?")
 _GONE = ("invalid job id", "invalid job array")
 # A job in one of these states does not run, and will not.
 ENDED = frozenset(
@@ -104,7 +106,7 @@ def find_end(number: str, environment: Mapping[str, str]) -> str | None:
     """Return when a job's walltime ends, UTC; None where SLURM does not answer."""
     known = environment.get("SLURM_JOB_END_TIME", "")
     if NUMBER.fullmatch(known):
-        return _format_utc(float(known))
+        return _format_utc(int(known))
     done = run("squeue", "--noheader", f"--jobs={number}", "--format=%e", timeout=TIMEOUT_S)
     return parse_time(done.stdout)
 
@@ -116,7 +118,7 @@ def parse_time(text: str) -> str | None:
     """
     try:
         return _format_utc(datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return None
 
 
@@ -128,8 +130,12 @@ def is_preempted(number: str) -> bool:
     return done.returncode == 0 and bool(re.match(r"\d{4}-", done.stdout.strip()))
 
 
-def _format_utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _format_utc(moment: float) -> str | None:
+    """Return a time in UTC; None for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def submit(script: str, folder: str, after: str) -> str:

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 _BAR = 40
 _LABEL = 42
+_MIN_FIRST_COLUMN = 12
 _NAME = 17
 # Columns: rank, name, pace; three of money, three of speed.
 _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
@@ -176,7 +177,8 @@ def _format_grid(found: Table) -> list[str]:
     """Write a table in columns; a long name gets a line of its own."""
     rows = (found.head, *found.rows)
     widths = [max(len(row[place]) for row in rows) for place in range(1, len(found.head))]
-    first = WIDTH - sum(width + 2 for width in widths)
+    # Long figures make the table wider than the page, never its first column narrower than a name.
+    first = max(WIDTH - sum(width + 2 for width in widths), _MIN_FIRST_COLUMN)
     cells = [(_shorten(clean(row[0]), first), *row[1:]) for row in rows]
     return align_columns(cells, range(1, len(found.head)), [first, *widths])
 
