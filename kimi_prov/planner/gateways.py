@@ -16,7 +16,7 @@ from kimi_prov.planner.engine import interpreter
 from kimi_prov.planner.findings import Findings, make_finding
 from kimi_prov.planner.hosts import networks as networks_of
 from kimi_prov.planner.hosts import site
-from kimi_prov.planner.service import certificates, metrics, proxy
+from kimi_prov.planner.service import certificates, metrics, proxy, request_size
 from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import disk
 
@@ -184,7 +184,7 @@ def make_plan(
         "gateway": _make_gateway_section(settings, hosts, peers, shared, elsewhere),
         "model": _make_model_section(model, served_names),
         "instances": [],
-        "proxy": _plan_proxy(host, settings, peers),
+        "proxy": _plan_proxy(host, settings, model, peers),
         "firewall": _plan_firewall(host, settings, others, page, watched),
         # The other gateway passes its clients to this one.
         "web": {**page, "gateways": list_networks(others)} if page else None,
@@ -261,9 +261,12 @@ def _make_model_section(model: Model, served_names: list[str]) -> GatewayModel:
     return section
 
 
-def _plan_proxy(host: Host, settings: Settings, peers: Sequence[GatewayAddress]) -> ProxyPlan:
+def _plan_proxy(
+    host: Host, settings: Settings, model: Model, peers: Sequence[GatewayAddress]
+) -> ProxyPlan:
     """Plan the proxy with one certificate for all gateways: clients see no difference."""
-    frontend = proxy.make_document(host, settings, [])
+    most = request_size.choose_gateway_request_size(settings, model)
+    frontend = proxy.make_document(host, settings, [], most)
     reached = [name for row in peers for name in (row.host, row.address)]
     names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
     frontend["tls"]["names"] = list(dict.fromkeys(name for name in names if name))

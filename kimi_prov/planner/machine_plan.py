@@ -21,7 +21,15 @@ from kimi_prov.planner.hosts import groups, site
 from kimi_prov.planner.memory import budgets, checks, hybrid, placement
 from kimi_prov.planner.rules.context import PlanContext
 from kimi_prov.planner.selection import command, engine
-from kimi_prov.planner.service import certificates, lifecycle, metrics, proxy, timeouts, watchdog
+from kimi_prov.planner.service import (
+    certificates,
+    lifecycle,
+    metrics,
+    proxy,
+    request_size,
+    timeouts,
+    watchdog,
+)
 from kimi_prov.planner.settings import flag_names
 from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
@@ -321,7 +329,12 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
         "disk": found.disk.room,
         "upgrade": _make_upgrade_section(settings, found.disk.frees),
         "tuning": system.choose_tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": proxy.make_document(host, settings, access.backends),
+        "proxy": proxy.make_document(
+            host,
+            settings,
+            access.backends,
+            request_size.choose_request_size(settings, model, budget.context),
+        ),
         "firewall": proxy.make_firewall_document(host, settings, shared.group, access.watched),
         "web": access.page,
         "metrics": access.watched,

@@ -161,6 +161,7 @@ class Proxy:
     # Ports of the metrics, where a test has some.
     metrics: dict[str, Any] | None = None
     tls_mode: str = "self-signed"
+    request_body_max_bytes: int = 64 << 20
     options: dict[str, int] = field(default_factory=dict)
     # The plan's, where it is a gateway; and the gateways before it.
     gateway: dict[str, Any] | None = None
@@ -204,6 +205,7 @@ class Proxy:
             "proxy": {
                 "port": self.port,
                 "allowed_networks": self.networks,
+                "request_body_max_bytes": self.request_body_max_bytes,
                 "backends": [{"index": n, "port": e.port} for n, e in enumerate(self.engines)],
                 "tls": {"mode": self.tls_mode, "trusted": self.tls_mode != "self-signed"},
             },

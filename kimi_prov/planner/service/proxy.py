@@ -101,7 +101,9 @@ def _find_redirected_ports(host: Host, ports: list[int]) -> list[str]:
     ]
 
 
-def make_document(host: Host, settings: Settings, backends: list[BackendPlan]) -> ProxyPlan:
+def make_document(
+    host: Host, settings: Settings, backends: list[BackendPlan], request_body_max_bytes: int
+) -> ProxyPlan:
     """Return the plan's `proxy`."""
     own = [settings.host, host.system.hostname, settings.address]
     names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
@@ -113,6 +115,7 @@ def make_document(host: Host, settings: Settings, backends: list[BackendPlan]) -
         },
         "backends": backends,
         "allowed_networks": list(settings.allowed_networks),
+        "request_body_max_bytes": request_body_max_bytes,
         "timeouts": {},
     }
 

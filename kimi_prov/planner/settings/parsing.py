@@ -47,6 +47,7 @@ Auto = Literal[
     "experts",
     "dense_weights",
     "start_timeout_s",
+    "request_body_max",
     "nvidia_driver_version",
     "slurm_gres",
     "kubernetes_access_mode",
@@ -91,6 +92,7 @@ class Settings:
     kv_dtype: Literal["bf16", "fp8", "auto"]
     port: int
     allowed_networks: list[str]
+    request_body_max: int | Literal["auto"]
     tls: Literal["auto", "files", "self-signed", "acme"]
     tls_cert_file: str | None
     tls_key_file: str | None

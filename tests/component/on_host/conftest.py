@@ -52,6 +52,7 @@ def make_proxy(tmp_path, request):
         doors: list[str] | None = None,
         first: Proxy | None = None,
         checks: str = CHECKS,
+        request_body_max_bytes: int = Proxy.request_body_max_bytes,
         **options: int,
     ) -> Proxy:
         place = tmp_path / name
@@ -94,6 +95,7 @@ def make_proxy(tmp_path, request):
             else None,
             gateways=[{"key_name": key} for key in gateways] if gateways else None,
             checks=checks,
+            request_body_max_bytes=request_body_max_bytes,
         )
         made.append(proxy)
         proxy.start()

@@ -192,6 +192,7 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
         "proxy": {
             "port": 8000,
             "allowed_networks": ["10.0.0.0/8"],
+            "request_body_max_bytes": 1000,
             "backends": [{"index": 0, "port": 8001}],
             "tls": {"mode": "files", "trusted": True, "acme": {"port": 8003}},
         },

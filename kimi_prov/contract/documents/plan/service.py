@@ -14,6 +14,8 @@ class ProxyPlan(TypedDict):
     tls: TlsPlan
     backends: list[BackendPlan]
     allowed_networks: list[str]
+    request_body_max_bytes: NotRequired[Positive]
+    """The largest body of a request; a larger one gets 413."""
     timeouts: dict[str, Any]
 
 

@@ -26,6 +26,17 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _PORT,
+        "request_body_max",
+        "count",
+        "auto",
+        "67108864",
+        "Bytes of the largest request body; a larger one gets 413. auto: by the context, and more "
+        "where images are served. Behind gateways they hold it too.",
+        auto=True,
+        most=512 << 20,
+    ),
+    define(
+        _PORT,
         "tls",
         "choice",
         "auto",

@@ -154,6 +154,7 @@ def test_an_upload_is_bounded_and_says_its_length(served: Any) -> None:
     assert ask(proxy, "POST", "/api/v1/files/", b"{}" + b" " * (UPLOAD - 2))[0] == 200
     # The head alone decides; a body would meet a connection that is closed already.
     assert ask(proxy, "POST", "/api/v1/files/", Content_Length=str(UPLOAD + 1))[0] == 413
+    assert ask(proxy, "POST", "/api/v1/files/", Content_Length=str(2**32 + 1))[0] == 413
     assert ask(proxy, "POST", "/api/v1/files/", Transfer_Encoding="chunked")[0] == 411
     assert [path for path, _ in page.seen] == ["/api/v1/files/"]
 
