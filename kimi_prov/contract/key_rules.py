@@ -1,7 +1,8 @@
 """The rule of a key, its limits and its expiry: the form in the proxy's map, engines and counter.
 
 A rule is five numbers, `ENDS:R_MINUTE:T_MINUTE:R_DAY:T_DAY`: seconds since 1970 at which the key
-ends, requests and tokens a minute, requests and tokens a day; 0 where there is none.
+ends, requests and tokens a minute, requests and tokens a day; 0 where there is none. A sixth,
+`:PARALLEL`, follows where the requests at once have a limit.
 
 Decides: what an API key may do: expiry and limits.
 Applied by: roles/proxy.
@@ -18,7 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # In the order of a rule.
-LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
+_SPANS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
+PARALLEL = "parallel"
+LIMITS = (*_SPANS, PARALLEL)
 MAX_LIMIT = 10**12
 # The headers by which the proxy tells an engine whose request it is and under which rule; a
 # client's headers of these names are removed.
@@ -36,10 +39,13 @@ _WORDS = {
     "tokens_per_minute": ("tokens", "tokens a minute"),
     "requests_per_day": ("requests", "requests a day"),
     "tokens_per_day": ("tokens", "tokens a day"),
+    PARALLEL: ("requests", "requests at once"),
 }
 # Seconds: a client waits no longer by itself; after a larger value it would retry at once, in vain.
 WAITS_S = 60
-_RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(LIMITS))
+# Seconds after which a key with too many requests at once may try again; when one ends is unknown.
+PARALLEL_WAIT_S = 5
+_RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(_SPANS) + r"(?::([0-9]{1,13}))?")
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,9 @@ class Rule:
 
     def text(self) -> str:
         """Return the rule as the proxy's map has it."""
-        return ":".join(str(n or 0) for n in (self.ends, *map(self.limits.get, LIMITS)))
+        at_once = self.limits.get(PARALLEL)
+        numbers = (self.ends, *map(self.limits.get, _SPANS), *([at_once] if at_once else ()))
+        return ":".join(str(n or 0) for n in numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule for a file or a document."""
@@ -74,7 +82,7 @@ def parse(text: str) -> Rule:
     match = _RULE.fullmatch(text)
     if match is None:
         return Rule()
-    ends, *limits = map(int, match.groups())
+    ends, *limits = (int(text or 0) for text in match.groups())
     return Rule(ends or None, {name: n for name, n in zip(LIMITS, limits) if n})
 
 

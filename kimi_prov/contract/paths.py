@@ -496,6 +496,8 @@ def collect_paths() -> dict[str, str]:
         "proxy_master": PROXY_MASTER,
         "key_map": KEY_MAP,
         "key_rules": KEY_RULES,
+        "key_limits": KEY_LIMITS,
+        "usage_limits_socket": USAGE_LIMITS_SOCKET,
         "usage": USAGE,
         "usage_prom": USAGE_PROM,
         "rest_map": REST_MAP,

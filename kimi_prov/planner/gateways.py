@@ -52,11 +52,9 @@ _REQUESTS_PER_SLOT = 2
 _MIN_REQUESTS = 8
 _START_TIMEOUT_S = 600
 _V4 = 4
-# Files that only a gateway has: hosts, limits of keys, and the shared address.
+# Files that only a gateway has: those of its hosts, and of the shared address.
 _GATEWAY_PATHS = {
     "hosts": paths.HOSTS,
-    "key_limits": paths.KEY_LIMITS,
-    "usage_limits_socket": paths.USAGE_LIMITS_SOCKET,
     "address_config": paths.ADDRESS_CONFIG,
     "page_pem": paths.WEB_UI_PEM,
 }
@@ -190,7 +188,7 @@ def make_plan(
         "web": {**page, "gateways": list_networks(others)} if page else None,
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
-        "usage": {"keep_days": settings.usage_keep_days},
+        "usage": {"keep_days": settings.usage_keep_days, "waits_s": key_rules.WAITS_S},
         "upgrade": {"keep_versions": settings.keep_versions},
         "drift": {"timer": settings.drift_timer},
         "driver": driver.NO_DRIVER,
@@ -224,7 +222,6 @@ def _make_gateway_section(
         "peers_port": settings.group_port if others else None,
         # As many requests wait as are computed; further ones are answered with "try again".
         "waiting": sum(row.requests for row in hosts),
-        "waits_s": key_rules.WAITS_S,
         "name": gateways.build_server_name(settings.host),
         # The gateway that creates keys, which the others copy.
         "first": peers[0].host if peers else settings.host,

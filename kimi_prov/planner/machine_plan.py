@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract import key_rules, paths, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import remediation, rules, web
@@ -342,7 +342,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
             settings, tmpfs, fetched["source"], findings, catalogue, power, group
         ),
         "drift": {"timer": settings.drift_timer},
-        "usage": {"keep_days": settings.usage_keep_days},
+        "usage": {"keep_days": settings.usage_keep_days, "waits_s": key_rules.WAITS_S},
         "driver": drivers,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
         "packages": _list_packages(found, fetched),

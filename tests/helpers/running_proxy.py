@@ -18,6 +18,7 @@ import yaml
 from ports import free_port
 from waiting import HANGS_S, until
 
+from kimi_prov.contract import key_rules
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.gateways import WEB_UI_NAME
 from kimi_prov.on_host.endpoint import haproxy, tls
@@ -62,6 +63,8 @@ class Engine(http.server.ThreadingHTTPServer):
         self.pause_s = 0.0
         # While it hangs /health is answered, and no chat.
         self.hangs = False
+        # What a chat is answered with.
+        self.status = 200
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -115,11 +118,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.seen.append((self.path, dict(self.headers)))
         while self.server.hangs:
             time.sleep(0.05)
+        if self.path == "/v1/x":
+            self._json(404, {"detail": "Not Found"})
+            return
         if body.get("stream"):
             self._stream()
             return
         time.sleep(self.server.pause_s)
-        self._json(200, answer_to(body))
+        self._json(self.server.status, answer_to(body))
+
+    def do_OPTIONS(self) -> None:
+        self._json(405, {})
 
     def _stream(self) -> None:
         self.send_response(200)
@@ -212,10 +221,12 @@ class Proxy:
             "web": self.web,
             "metrics": self.metrics,
             "rest": self.rest,
+            "usage": {"waits_s": key_rules.WAITS_S},
+            "model": {"served_names": ["tiny", "it's 1%"], "context": 4096},
             **({"gateway": self.gateway} if self.gateway else {}),
             **({"gateways": self.gateways} if self.gateways else {}),
         }
-        if self.gateway:
+        if self.engines or self.gateway:
             program = environment.get_template("limits.lua.j2").render(kimi_plan=plan)
             self.paths.key_limits.write_text(program)
         text = environment.get_template("haproxy.cfg.j2").render(

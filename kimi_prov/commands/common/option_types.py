@@ -126,12 +126,13 @@ def add_key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
 
     gather = functools.wraps(function)(gather)
     for name in reversed(key_rules.LIMITS):
-        what, span = name.split("_per_")
+        what, _, span = name.partition("_per_")
+        bound = f"{what} a {span}" if span else "requests at once"
         gather = click.option(
             f"--{name.replace('_', '-')}",
             name,
             type=click.IntRange(0, key_rules.MAX_LIMIT),
             metavar="N",
-            help=f"At most so many {what} a {span}.",
+            help=f"At most so many {bound}.",
         )(gather)
     return gather

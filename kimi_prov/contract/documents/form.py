@@ -61,5 +61,7 @@ Recorded = Mapping[str, object]
 # A job of SLURM, and which of a rendered folder's jobs it is.
 JobId = Annotated[str, Rule(pattern="^[0-9]+$")]
 JobName = Literal["environment", "weights", "serve", "tune", "bench", "accept"]
-KeyLimit = Literal["requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day"]
+KeyLimit = Literal[
+    "requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day", "parallel"
+]
 WeightsHeldIn = Literal["RAM disk", "page cache", "disk", "unknown"]

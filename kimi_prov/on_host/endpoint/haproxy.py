@@ -25,6 +25,9 @@ Tell = Callable[[str], str]
 T = TypeVar("T")
 
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
+# The table that counts the questions under way; its one row.
+_UNDER_WAY = "under_way"
+_QUESTIONS = re.compile(r"\bconn_cur=(\d+)")
 _PASSED = "L7OK"
 # Seconds for which the master may restart in a reload, while its socket does not answer.
 _START_TIMEOUT_S = 10.0
@@ -139,6 +142,15 @@ def count_handed(path: Path) -> int:
     Where nothing wakes the machine there is no such backend.
     """
     return sum(int(row["scur"] or 0) for row in _read_all_rows(path, WAKE, _OF_BACKEND))
+
+
+def count_questions(path: Path) -> int:
+    """Count the questions under way that their keys may ask, of earlier workers as well.
+
+    Only where the machine rests by itself there is such a table.
+    """
+    workers = _ask_each(path, lambda tell: _QUESTIONS.findall(tell(f"show table {_UNDER_WAY}")))
+    return sum(int(count) for counts in workers for count in counts)
 
 
 def _read_rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:

@@ -1,9 +1,9 @@
 """Measures how long no client has asked, and puts the machine to sleep after the limit.
 
-`kimi-idle.timer` runs it every few seconds. The proxy knows the use: each request with a key
-changes a variable in it, and answers under way count as use for as long as they last. The machine's
-own requests with verify's key, refused callers and health checks change nothing. Times are those of
-the monotonic clock, so setting the clock changes nothing.
+`kimi-idle.timer` runs it every few seconds. The proxy knows the use: each question to the model
+that its key may ask changes a variable in it, and answers under way count as use for as long as
+they last. The machine's own requests with verify's key, refused callers, lists of models and health
+checks change nothing. Times are those of the monotonic clock, so setting the clock changes nothing.
 
 Decides: when a machine is idle, and who wakes it (the idle timer).
 """
@@ -77,7 +77,7 @@ def update_idle_time(paths: Paths, plan: MachinePlan) -> tuple[dict[str, Any], s
     if why is None:
         used = haproxy.read_variable(paths.socket, USED)
         own = haproxy.read_variable(paths.socket, OWN)
-        if draining.count_requests(paths):
+        if haproxy.count_questions(paths.socket):
             used = f"{used} until {now}"
     same = why is None and before.get("used") == used
     since = float(before["since_s"]) if same else now

@@ -5,8 +5,9 @@ uses: one JSON object a line, and one back for each. It runs as the proxy's user
 authenticates the clients anyway: an engine's user can neither write the database nor end the
 process.
 
-A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago. On a
-gateway the same program adds that up, and answers the gateway's proxy whether a key may go on.
+The proxy asks it whether a key may go on, before a request reaches an engine or wakes the machine.
+A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago; the
+same program on a gateway adds that up.
 
 Decides: what counts as usage (what is kept).
 """
@@ -23,7 +24,7 @@ import socket
 import sqlite3
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from kimi_prov.contract import gateways, key_rules
 from kimi_prov.contract.errors import HostError
@@ -35,6 +36,7 @@ from kimi_prov.on_host.system.files import remove
 from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.usage import exposition
 from kimi_prov.on_host.usage.machines import Machines
+from kimi_prov.on_host.usage.places import Holder, Places
 from kimi_prov.on_host.usage.pool import Pool
 from kimi_prov.on_host.usage.store import Store
 
@@ -42,7 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.on_host.usage.windows import Refusal
+
     Answered = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+    Judge = Callable[[str, Mapping[str, int], int], Optional[Refusal]]
 
 # Seconds of counts that a power cut may lose.
 SETTLE_S = 10.0
@@ -51,7 +56,7 @@ _NAME_LENGTH = 64
 # Connections of engines that may wait while the process is busy.
 _MAX_BACKLOG = 1024
 _OURS = (
-    *(f"usage/{name}.py" for name in ("counter", "store", "windows", "pool", "machines")),
+    *(f"usage/{name}.py" for name in ("counter", "store", "windows", "places", "pool", "machines")),
     *("usage/exposition.py", "endpoint/gauges.py", "system/exposition.py"),
 )
 _GATEWAY = "--gateway"
@@ -74,25 +79,34 @@ class Counter:
         # On a gateway: its own metrics besides.
         self.more: Callable[[], str] = str
         self._code = hash_code()
+        self._places = Places()
         self.dirty = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until it ends; a line that makes no sense ends it."""
+        holder = Holder()
         try:
             while True:
                 line = await reader.readline()
                 if not line.endswith(b"\n"):
                     return
-                writer.write(json.dumps(self.answer(json.loads(line))).encode() + b"\n")
+                writer.write(json.dumps(self.answer(json.loads(line), holder)).encode() + b"\n")
                 await writer.drain()
         except (ValueError, KeyError, TypeError, OSError) as error:
             print(f"a connection said what is no question: {type(error).__name__}", file=sys.stderr)
         except sqlite3.Error as error:
             print(f"not counted: {error}", file=sys.stderr, flush=True)
         finally:
+            self._places.leave(holder)
             writer.close()
 
-    def answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, key: str, limits: Mapping[str, int], at_proxy: int) -> Refusal | None:
+        """Return the limit that refuses a request of a key now; count nothing."""
+        # The engines know better than the proxy what is under way.
+        del at_proxy
+        return self._store.check(key, limits, self._places.count(key))
+
+    def answer(self, said: Mapping[str, Any], holder: Holder) -> dict[str, Any]:
         """Answer one question. Raises ValueError, KeyError or TypeError for a bad one."""
         if said.get("do") == "hello":
             return {"ok": True, "code": self._code}
@@ -100,12 +114,20 @@ class Counter:
         self.dirty = True
         if said["do"] == "ask":
             rule = key_rules.parse(str(said.get("rule") or ""))
-            refusal = self._store.ask(request, key, rule.limits)
+            others = self._places.count(key, besides=request)
+            refusal = self._store.ask(request, key, rule.limits, others)
             if refusal:
                 return {"ok": False, "reason": refusal.reason, "wait_s": refusal.wait_s}
+            self._places.add(key, request, holder)
         elif said["do"] == "tell":
             used = (_require_count(said["prompt"]), _require_count(said["completion"]))
-            self._store.tell(request, key, *used, ended=said["ended"] is True)
+            ended = said["ended"] is True
+            self._store.tell(request, key, *used, ended=ended)
+            if ended:
+                self._places.free(key, request)
+            else:
+                # After a restart of this program it has no place yet.
+                self._places.add(key, request, holder)
         else:
             raise ValueError("unknown")
         return {"ok": True}
@@ -171,11 +193,15 @@ def open_store(database: Path, keep_days: int) -> Store:
 
 
 class Limits:
-    """Answers a gateway's proxy: the line `KEY RULE` gets `go`, or `no SECONDS TYPE WHY`."""
+    """Answers the proxy: the line `KEY RULE AT_ONCE` gets `go`, or `no SECONDS TYPE WHY`.
 
-    def __init__(self, store: Store, counter: Counter) -> None:
-        self._store, self._counter = store, counter
-        self.pool = Pool(store.now)
+    AT_ONCE: how many requests of the key are at this proxy, this one included. `judge` returns the
+    limit that refuses a key. A gateway's counts the request as begun; on a machine the engine asks
+    again as it begins.
+    """
+
+    def __init__(self, store: Store, counter: Counter, judge: Judge) -> None:
+        self._store, self._counter, self._judge = store, counter, judge
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one question."""
@@ -190,9 +216,10 @@ class Limits:
         finally:
             writer.close()
 
-    def answer(self, key: str, rule: str) -> str:
+    def answer(self, key: str, rule: str, at_once: str = "1") -> str:
         """Return the answer to one question. Raises ValueError or TypeError for a bad one."""
-        refusal = self.pool.ask(_require_word(key), key_rules.parse(rule).limits)
+        limits = key_rules.parse(rule).limits
+        refusal = self._judge(_require_word(key), limits, max(int(at_once) - 1, 0))
         if refusal is None:
             return "go"
         self._counter.dirty = True
@@ -234,10 +261,11 @@ async def serve(
         await _listen(paths.usage_recent_socket, counter.tell, 0o600),
     ]
     machines = None
-    if gateway:
-        limits = Limits(store, counter)
-        servers.append(await _listen(paths.usage_limits_socket, limits.serve, 0o600))
-        machines = Machines(paths, limits.pool)
+    pool = Pool(store.now) if gateway else None
+    limits = Limits(store, counter, pool.ask if pool else counter.check)
+    servers.append(await _listen(paths.usage_limits_socket, limits.serve, 0o600))
+    if pool is not None:
+        machines = Machines(paths, pool)
         counter.more = lambda: _render_gateway_metrics(paths, machines.measure_clock_skews())
         machines.follow()
     counter.settle()

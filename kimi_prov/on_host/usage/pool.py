@@ -77,8 +77,11 @@ class Pool:
         with self._lock:
             self._told = {name: told for name, told in self._told.items() if name in wanted}
 
-    def ask(self, key: str, limits: Mapping[str, int]) -> Refusal | None:
-        """Accept a request of a key and count it, or return the limit that refuses it."""
+    def ask(self, key: str, limits: Mapping[str, int], under_way: int = 0) -> Refusal | None:
+        """Accept a request of a key and count it, or return the limit that refuses it.
+
+        `under_way`: how many other requests of the key this gateway has sent or let wait.
+        """
         now, wall = self._steady(), self._wall()
         with self._lock:
             own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}
@@ -92,6 +95,7 @@ class Pool:
                     *windows.check_minute(let_in, limits, now),
                     *windows.check_day(used, limits, wall),
                     *windows.check_unconfirmed_day(used, untold, limits, now),
+                    *windows.check_parallel(under_way, limits),
                 ]
             )
             if refusal is None:

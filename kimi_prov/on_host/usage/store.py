@@ -168,18 +168,28 @@ class Store:
         """Close the database; everything is then in its one file."""
         self._db.close()
 
-    def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Refusal | None:
-        """Accept a request of a key and count it, or return the limit that refuses it."""
+    def ask(
+        self, request: str, key: str, limits: Mapping[str, int], under_way: int = 0
+    ) -> Refusal | None:
+        """Accept a request of a key and count it, or return the limit that refuses it.
+
+        `under_way`: how many other requests of the key are.
+        """
         now = self._clock.now()
         with self._transaction():
             # The request is known: the answer to the same question was lost.
-            refusal = None if self._request(request) else self._find_refusal(key, limits, now)
+            known = self._request(request)
+            refusal = None if known else self._find_refusal(key, limits, now, under_way)
             if refusal:
                 for day in (format_day(now), EVER):
                     self._db.execute(_REFUSED, (key, day, refusal.reason))
             else:
                 self._begin(request, key, now)
         return refusal
+
+    def check(self, key: str, limits: Mapping[str, int], under_way: int = 0) -> Refusal | None:
+        """Return the limit that refuses a request of a key now; count nothing."""
+        return self._find_refusal(key, limits, self._clock.now(), under_way)
 
     def tell(self, request: str, key: str, prompt: int, completion: int, *, ended: bool) -> None:
         """Add what a request has used so far; a report that comes twice counts once.
@@ -222,10 +232,12 @@ class Store:
             self._db.execute(_USED, (key, day, requests, prompt, completion, int(now)))
         self._db.execute(_MINUTE, (key, int(now), requests, prompt + completion))
 
-    def _find_refusal(self, key: str, limits: Mapping[str, int], now: float) -> Refusal | None:
+    def _find_refusal(
+        self, key: str, limits: Mapping[str, int], now: float, under_way: int
+    ) -> Refusal | None:
         """Return the limit that blocks a key the longest; None where it may ask."""
         found = [*self._check_minute(key, limits, now), *self._check_day(key, limits, now)]
-        return windows.find_longest(found)
+        return windows.find_longest([*found, *windows.check_parallel(under_way, limits)])
 
     def _check_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
         if {"requests_per_minute", "tokens_per_minute"} & set(limits):

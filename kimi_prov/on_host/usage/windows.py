@@ -1,4 +1,4 @@
-"""Decides whether a key has used enough of a minute or a day, without effects.
+"""Decides whether a key has used enough of a minute or a day, or asks too much at once.
 
 Times are in seconds of one clock, of any kind; a minute is any sixty seconds.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kimi_prov.contract.key_rules import PARALLEL, PARALLEL_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +74,12 @@ def check_unconfirmed_day(
     if left > 0:
         counts = [(at, requests) for at, requests, _ in untold]
         yield from _wait_for_room(counts, left, "requests_per_day", now)
+
+
+def check_parallel(under_way: int, limits: Mapping[str, int]) -> Iterator[Refusal]:
+    """Return the limit of requests at once, where so many others are under way."""
+    if under_way >= limits.get(PARALLEL, math.inf):
+        yield Refusal(PARALLEL, PARALLEL_WAIT_S)
 
 
 def find_newest(rows: Sequence[Row], count: int) -> list[Row]:

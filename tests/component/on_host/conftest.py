@@ -10,7 +10,6 @@ from counting import Counting
 from ports import free_port
 from running_proxy import CHECKS, Engine, Proxy, behind, page_of, page_there, shown_metrics
 
-from kimi_prov.contract import key_rules
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import stop_state, tls
 from kimi_prov.on_host.keys import metrics_key, publish
@@ -88,7 +87,6 @@ def make_proxy(tmp_path, request):
                 "peers": [],
                 "address": None,
                 "waiting": 2 * len(hosts),
-                "waits_s": key_rules.WAITS_S,
                 "page": page_there(first) if first else None,
             }
             if hosts

@@ -77,8 +77,8 @@ def test_haproxy_takes_the_configuration_of_each(
 
 def test_how_long_a_client_waits_by_itself_is_the_plans_to_say() -> None:
     plan = planned("gw1")
-    assert plan["gateway"]["waits_s"] == key_rules.WAITS_S
-    plan["gateway"]["waits_s"] = 7
+    assert plan["usage"]["waits_s"] == key_rules.WAITS_S
+    plan["usage"]["waits_s"] = 7
     facts = {"network": {"addresses": ["10.0.9.1"]}}
     text = filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **DEFAULTS)
     assert text.count("{ var(txn.limit_wait) -m int gt 7 }") == 2

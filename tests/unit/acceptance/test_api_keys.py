@@ -23,9 +23,10 @@ def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
 def test_a_rule_may_stand_behind_a_key_and_a_key_may_end_in_what_it_is_made_of(tmp_path):
     found = load(
         tmp_path,
-        f"alice:{SECRET}==\nbob:{SECRET} expires=2027-01-31 tokens_per_day=9 requests_per_minute=3",
+        f"alice:{SECRET}==\nbob:{SECRET} expires=2027-01-31 tokens_per_day=9 "
+        "requests_per_minute=3 parallel=2",
     )
-    limits = {"requests_per_minute": 3, "tokens_per_day": 9}
+    limits = {"requests_per_minute": 3, "tokens_per_day": 9, "parallel": 2}
     assert found == {
         "alice": hash_key(f"{SECRET}=="),
         "bob": {"sha256": hash_key(SECRET), "ends": 1801353600, "limits": limits},

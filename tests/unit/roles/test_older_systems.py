@@ -52,6 +52,10 @@ STATEMENTS = {
             "http-request del-header",
             "http-request set-header",
             "http-request track-sc1",
+            "http-request track-sc2",
+            "http-request lua.kimi_limits",
+            "http-response set-var",
+            "lua-load",
             "http-request set-uri",
             "http-request set-log-level",
             "http-request use-service",
@@ -187,6 +191,7 @@ SENDS = ("contract/protection.py", "on_host/system/sandbox.py", "on_host/driver/
 def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
     defaults = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
     names = ("key_map", "key_rules", "metrics_key_map", "machine_key", "proxy_socket", "tls_pem")
+    names += ("key_limits",)
     plan = {
         "paths": {name: f"/etc/kimi/{name}" for name in names},
         "proxy": {
@@ -197,6 +202,8 @@ def config(*, addresses: tuple[str, ...] = ("10.0.0.1", "fd00::1")) -> str:
             "tls": {"mode": "files", "trusted": True, "acme": {"port": 8003}},
         },
         "web": {"port": 8443, "backend_port": 8002, "api_port": 8003, "upload_max_bytes": 1000},
+        "usage": {"waits_s": 60},
+        "model": {"served_names": ["tiny"], "context": 4096},
         "metrics": {"port": 9443, "node_port": 8004, "allowed_networks": ["10.9.0.0/16"]},
     }
     plan["paths"] |= {

@@ -72,8 +72,6 @@ class GatewaySection(TypedDict):
     """Where the gateways check each other; null for a single gateway."""
     waiting: Count
     """Requests that may wait here; further ones are told to come again."""
-    waits_s: int
-    """How long a request waits."""
     name: str
     """Its own name, as HAProxy and files have it."""
     first: str

@@ -142,10 +142,12 @@ class WebUiPlan(TypedDict):
 
 
 class UsagePlan(TypedDict):
-    """How long the use of keys is kept."""
+    """How the use of keys is counted."""
 
     keep_days: Positive
     """Days for which the use of each key is kept."""
+    waits_s: Positive
+    """Seconds that a client waits by itself for a limit; after more it is told not to ask again."""
 
 
 class MetricsPlan(TypedDict):

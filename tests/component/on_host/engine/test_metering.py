@@ -322,6 +322,103 @@ def test_a_stream_is_counted_before_its_client_knows_that_it_is_over(
     assert asyncio.run(whole()) == 429
 
 
+def test_requests_at_once_have_a_limit_and_free_their_places_however_they_end(
+    db: Any, tmp_path: Path
+) -> None:
+    engine = Engine(*STREAM)
+    limits = {"parallel": 2}
+
+    async def whole() -> None:
+        async def ask_now(meter: Any) -> tuple[int, Any]:
+            status, _, body = await ask(meter, {"stream": True}, **limits)
+            return status, body
+
+        async def begin(meter: Any) -> Any:
+            engine.stop_at, engine.stopped = 2, asyncio.Event()
+            begun = asyncio.ensure_future(ask(meter, {"stream": True}, **limits))
+            await engine.stopped.wait()
+            engine.stop_at = None
+            return begun
+
+        async with counting(db, tmp_path / "s"):
+            meter, other = (metering.Meter(engine, str(tmp_path / "s")) for _ in range(2))
+            # What ends in order frees its place before its client asks again.
+            assert [(await ask_now(meter))[0] for _ in range(4)] == [200] * 4
+            # All engines of a machine together.
+            first, second = await begin(meter), await begin(other)
+            status, body = await ask_now(meter)
+            error = json.loads(body)["error"]
+            assert (status, error["type"], error["code"]) == (
+                429, "requests", "rate_limit_exceeded"
+            )  # fmt: skip
+            assert "limit of requests at once. Try again in 5 s" in error["message"]
+            # Another key has its own.
+            assert (await ask(meter, {"stream": True}, key="bob", **limits))[0] == 200
+            # A client that leaves.
+            first.cancel()
+            await asyncio.wait([first])
+            await asyncio.wait_for(meter._telling, 30)  # type: ignore[arg-type]
+            assert (await ask_now(meter))[0] == 200
+            second.cancel()
+            await asyncio.wait([second])
+        # What was counted before a counter ended holds no place in the next one.
+        async with counting(db, tmp_path / "s"):
+            assert (await ask_now(meter))[0] == 200
+
+    asyncio.run(whole())
+    (row,) = [row for row in db.rows(until=store.EVER) if row["key"] == "alice"]
+    assert row["refused"] == {"parallel": 1}
+
+
+def test_an_engine_that_is_killed_frees_the_places_of_its_requests(db: Any, tmp_path: Path) -> None:
+    async def whole() -> list[Any]:
+        said = {"do": "ask", "key": "alice", "rule": Rule(None, {"parallel": 1}).text()}
+
+        async def say(writer: Any, reader: Any, request: str) -> Any:
+            writer.write(json.dumps({**said, "id": request}).encode() + b"\n")
+            return json.loads(await reader.readline()).get("reason", "begins")
+
+        async with counting(db, tmp_path / "s"):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            found = [await say(writer, reader, "one")]
+            again, other = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            found.append(await say(other, again, "two"))
+            # The answer was lost, and the same request asks again elsewhere.
+            found.append(await say(other, again, "one"))
+            other.close()
+            writer.close()
+            third, last = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            while (then := await say(last, third, "three")) != "begins":
+                await asyncio.sleep(0.01)
+            last.close()
+            return [*found, then]
+
+    assert asyncio.run(whole()) == ["begins", "parallel", "begins", "begins"]
+
+
+def test_requests_at_once_bound_by_how_much_a_day_is_exceeded(db: Any, tmp_path: Path) -> None:
+    """300 requests at once under 1,000 tokens a day: without a bound all pass, 60,000 tokens."""
+    engine = Engine(answer={"usage": {"prompt_tokens": 100, "completion_tokens": 100}})
+    wish = {"body": {}, "tokens_per_day": 1000, "parallel": 3}
+
+    async def whole() -> list[int]:
+        async with counting(db, tmp_path / "s"):
+            meter = metering.Meter(engine, str(tmp_path / "s"))
+
+            async def client() -> int:
+                while True:
+                    status, _, body = await ask(meter, **wish)
+                    if b"at once" not in body:
+                        return int(status)
+                    await asyncio.sleep(0.001)
+
+            return await asyncio.gather(*(client() for _ in range(300)))
+
+    statuses = asyncio.run(whole())
+    assert 5 <= statuses.count(200) <= 7
+    assert statuses.count(429) == 300 - statuses.count(200)
+
+
 def test_the_machines_own_requests_are_no_use(db: Any, tmp_path: Path) -> None:
     keys = ("", *key_rules.UNCOUNTED)
     run(db, tmp_path, Engine(answer={"usage": USAGE}), *({"body": {}, "key": key} for key in keys))

@@ -58,6 +58,7 @@ def test_the_engine_is_told_whose_request_it_is_whatever_the_client_says(make_pr
     forged = {
         "X-Kimi-Key": "verify",
         "x-kimi-rule": "0:0:0:0:0",
+        "Connection": "x-kimi-key, x-kimi-rule",
         "Content-Type": "application/json",
     }
     for key, name, rule in ((fresh, "bob", "0:0:0:0:7"), (proxy.key(), "verify", None)):
@@ -68,6 +69,23 @@ def test_the_engine_is_told_whose_request_it_is_whatever_the_client_says(make_pr
         connection.close()
         assert told(proxy, key_rules.KEY_HEADER) == name
         assert told(proxy, key_rules.RULE_HEADER) == rule
+        _, headers = proxy.engines[0].seen[-1]
+        assert "x-kimi" not in headers.get("Connection", "")
+
+
+def test_requests_at_once_are_the_sixth_number_of_a_rule(make_proxy):
+    proxy = make_proxy()
+    fresh = publish.add(proxy.paths, "bob", {"limits": {"parallel": 4, "tokens_per_day": 7}})
+    api_client.request_chat(proxy.endpoint, fresh, BODY)
+    assert told(proxy, key_rules.RULE_HEADER) == "0:0:0:0:7:4"
+    rule = key_rules.parse("0:0:0:0:7:4")
+    assert rule.limits == {"tokens_per_day": 7, "parallel": 4}
+    assert rule.text() == "0:0:0:0:7:4"
+    (row,) = [row for row in listed(proxy) if row["name"] == "bob"]
+    assert row["limits"] == {"tokens_per_day": 7, "parallel": 4}
+    publish.change(proxy.paths, "bob", {"limits": {"parallel": None}})
+    api_client.request_chat(proxy.endpoint, fresh, BODY)
+    assert told(proxy, key_rules.RULE_HEADER) == "0:0:0:0:7"
 
 
 def test_a_changed_limit_is_told_from_the_next_request_on_and_what_is_not_named_stays(make_proxy):

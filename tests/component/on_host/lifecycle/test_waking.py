@@ -24,7 +24,7 @@ import pytest
 from waiting import HANGS_S, until
 
 from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_state
-from kimi_prov.on_host.keys import metrics_key
+from kimi_prov.on_host.keys import metrics_key, publish
 from kimi_prov.on_host.lifecycle import idle, starts, wake
 from kimi_prov.on_host.system import machine_key
 
@@ -169,6 +169,39 @@ def test_who_has_no_key_and_the_machine_itself_wake_nobody(sleeping):
     time.sleep(0.5)
     assert machine.starts == 0
     assert stop_state.read(machine.proxy.paths)["state"] == "asleep"
+
+
+def test_a_key_over_its_limit_wakes_nobody_and_looking_around_neither(sleeping, counting):
+    machine = sleeping("refuse")
+    paths, place = machine.proxy.paths, machine.proxy.endpoint
+    key = machine.proxy.key_of_client
+    publish.change(paths, "client", {"limits": {"requests_per_day": 1}})
+    # Nobody says whether it may ask.
+    unknown = machine.chat()
+    assert (unknown.status, unknown.json()["error"]["code"]) == (503, "usage_unavailable")
+    counter = counting(machine.proxy)
+    counter.used("client", "one", 5)
+    over = machine.chat()
+    assert (over.status, over.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert over.headers["x-should-retry"] == "false"
+    models = api_client.call(place, "GET", "/v1/models", key)
+    assert models.status == 200
+    assert [row["id"] for row in models.json()["data"]] == ["tiny", "it's 1%"]
+    assert {row["max_model_len"] for row in models.json()["data"]} == {4096}
+    publish.change(paths, "client", {"limits": {"requests_per_day": None}})
+    for method, path in (("GET", "/v1/x"), ("POST", "/v1/x"), ("DELETE", "/v1/chat/completions")):
+        found = api_client.call(place, method, path, key)
+        assert (found.status, found.json()["error"]["code"]) == (503, "model_asleep"), path
+    time.sleep(0.5)
+    assert machine.starts == 0
+    assert stop_state.read(paths)["state"] == "asleep"
+    publish.change(paths, "client", {"limits": {"requests_per_day": 2}})
+    assert machine.chat().json()["error"]["code"] == "model_starting"
+    assert until(lambda: machine.starts == 1)
+    counter.end()
+    assert 'kimi_usage_refused_total{key="client",reason="requests_per_day"} 1' in (
+        paths.usage_prom.read_text()
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -408,7 +441,58 @@ def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
     first = used()[0]
     assert first
     api_client.request_chat(proxy.endpoint, client, BODY)
-    assert used()[0] not in ("", first)
+    second = used()[0]
+    assert second not in ("", first)
+    for method, path in (("GET", "/v1/models"), ("POST", "/v1/x"), ("OPTIONS", "/v1/x")):
+        api_client.call(proxy.endpoint, method, path, client, {} if method == "POST" else None)
+    # What the engine refuses is none either.
+    proxy.engines[0].status = 400
+    assert api_client.request_chat(proxy.endpoint, client, BODY).status == 400
+    assert used()[0] == second
+    proxy.engines[0].status = 429
+    assert api_client.request_chat(proxy.endpoint, client, BODY).status == 429
+    assert used()[0] == second
+
+
+def test_use_of_a_key_over_its_limit_is_none(make_proxy, counting):
+    client = "sk-kimi-" + "c" * 43
+    proxy = make_proxy(given={"client": client}, wake="refuse")
+    counting(proxy).used("client", "one", 10)
+    publish.change(proxy.paths, "client", {"limits": {"tokens_per_day": 10}})
+    reply = api_client.request_chat(proxy.endpoint, client, BODY)
+    assert (reply.status, reply.json()["error"]["type"]) == (429, "tokens")
+    assert haproxy.read_variable(proxy.paths.socket, idle.USED) == ""
+    # It is refused before an engine has it.
+    assert proxy.engines[0].seen == []
+    publish.change(proxy.paths, "client", {"limits": {"tokens_per_day": 11}})
+    assert api_client.request_chat(proxy.endpoint, client, BODY).status == 200
+    assert haproxy.read_variable(proxy.paths.socket, idle.USED)
+
+
+def test_requests_that_begin_nothing_are_not_under_way(make_proxy):
+    client = "sk-kimi-" + "c" * 43
+    proxy = make_proxy(given={"client": client}, wake="refuse")
+    engine = proxy.engines[0]
+    engine.hangs = True
+
+    def ask(method: str, path: str) -> threading.Thread:
+        asking = threading.Thread(
+            target=lambda: api_client.call(proxy.endpoint, method, path, client, BODY), daemon=True
+        )
+        asking.start()
+        return asking
+
+    looking = ask("POST", "/v1/x")
+    assert until(lambda: draining.count_requests(proxy.paths) == 1)
+    assert haproxy.count_questions(proxy.paths.socket) == 0
+    asking = ask("POST", "/v1/chat/completions")
+    assert until(lambda: haproxy.count_questions(proxy.paths.socket) == 1)
+    proxy.reload()
+    assert haproxy.count_questions(proxy.paths.socket) == 1
+    engine.hangs = False
+    for thread in (looking, asking):
+        thread.join(HANGS_S)
+    assert until(lambda: haproxy.count_questions(proxy.paths.socket) == 0)
 
 
 def test_the_time_from_the_first_request_to_an_answer_is_kept(sleeping):

@@ -82,6 +82,41 @@ def test_requests_at_once_pass_up_to_the_limit_and_no_more(make_proxy, counting)
     assert api_client.request_chat(site.gateway.endpoint, fresh, body).status == 200
 
 
+def test_requests_at_once_are_limited_over_all_machines(make_proxy, counting) -> None:
+    site = Site(make_proxy, 2)
+    planned(site)
+    limited(site, parallel=2)
+    gateway = counting(site.gateway, gateway=True)
+    # One after the other never meets it, whatever the gateway has still to clean up.
+    assert [site.ask(f"n{n}").status for n in range(20)] == [200] * 20
+    for host in site.hosts.values():
+        host.engines[0].hold_streams()
+
+    def stream(number: int) -> None:
+        asked = {"messages": [{"role": "user", "content": f"n{number}"}], "stream": True}
+        list(api_client.stream(site.gateway.endpoint, site.client, asked))
+
+    held = [threading.Thread(target=stream, args=(number,)) for number in range(2)]
+    seen = sum(site.asked().values())
+    for thread in held:
+        thread.start()
+    assert until(lambda: sum(site.asked().values()) == seen + 2)
+    reply = site.ask()
+    assert (reply.status, reply.headers["retry-after"]) == (429, "5")
+    assert "limit of requests at once" in reply.json()["error"]["message"]
+    other = publish.add(site.gateway.paths, "other", {"limits": {"parallel": 1}})
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    assert api_client.request_chat(site.gateway.endpoint, other, body).status == 200
+    for host in site.hosts.values():
+        host.engines[0].let(1000)
+    for thread in held:
+        thread.join(HANGS_S)
+    assert site.ask("after").status == 200
+    gateway.end()
+    shown = site.gateway.paths.usage_prom.read_text()
+    assert 'kimi_usage_refused_total{key="client",reason="parallel"} 1' in shown
+
+
 def test_what_keys_used_is_told_to_gateways_alone(make_proxy, counting) -> None:
     site = Site(make_proxy, 1)
     host = site.hosts["gpu1"]
