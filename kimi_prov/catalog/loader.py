@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from kimi_prov.catalog import part_names
 from kimi_prov.catalog.broken import BrokenCombination, Combination, match_combination
 from kimi_prov.catalog.clouds import CloudMachine
 from kimi_prov.catalog.drivers import (
@@ -188,7 +189,9 @@ class Catalogue:
         key = name.strip().lower().rsplit("/", 1)[-1]
         match = self._model_names.get(key)
         if match is None:
-            raise refuse_unknown("model", name, {row.name: row.aliases for row in self.models})
+            # A model of the lab has random weights: it is never what somebody meant.
+            known = {row.name: row.aliases for row in self.models if row.repo}
+            raise refuse_unknown("model", name, known)
         return match
 
     def draft(self, name: str) -> Draft:
@@ -260,6 +263,21 @@ class Catalogue:
             return hits[0] if hits else None
         return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
 
+    def match_cpu(self, text: str) -> Cpu | None:
+        """Find the processor that a seller's text names, with clock, cores or socket beside it."""
+        exact = self.find_cpu(text)
+        return exact or part_names.match_cpu(text, self.cpus, _list_cpu_names)
+
+    def match_gpu(self, text: str, *, any_size: bool = False) -> Gpu | None:
+        """Find the GPU that a seller's text names: "NVIDIA HGX H200 141GB SXM5".
+
+        `any_size`: also one whose memory is not that of the text.
+        """
+        exact = self.find_gpu(text)
+        return exact or part_names.match_gpu(
+            text, self.gpus, _list_gpu_names, lambda row: row.memory_gb, any_size=any_size
+        )
+
     def engine(self, name: str, variant: str, version: str | None = None) -> Engine | None:
         """Find an engine's default version, or the given one; None without one."""
         rows = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
@@ -317,6 +335,14 @@ class Catalogue:
 
     def _rows(self, file: str, kind: type[_T], key: tuple[str, ...] = ("name",)) -> tuple[_T, ...]:
         return self._files.rows(file, file, kind, key)
+
+
+def _list_cpu_names(row: Cpu) -> tuple[str, ...]:
+    return (row.name, row.name.rsplit(" ", 1)[-1], *row.aliases)
+
+
+def _list_gpu_names(row: Gpu) -> tuple[str, ...]:
+    return (row.name, *row.aliases, *row.machine_names)
 
 
 def load_catalogue(overlay: Path | None = None) -> Catalogue:

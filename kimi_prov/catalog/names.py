@@ -36,6 +36,9 @@ _MAX_NUMBERS = 6
 # How much of a likeness the model numbers are, the least that is proposed, and how far behind the
 # best one that may be.
 _NUMBERS_WEIGHT, _MIN_LIKENESS, _MAX_DIFFERENCE = 0.7, 0.55, 0.12
+_MIN_KEY_LIKENESS = 0.72
+_MEMORY_SIZE = re.compile(r"\d+[gt]i?b?")
+_MIN_TYPED = 4
 _MAX_LENGTH = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
@@ -85,7 +88,9 @@ def refuse_unknown_part(
     `listing` is the kind of `kimi-prov catalog` that shows them all.
     """
     called = _index_aliases(known)
-    near = list(dict.fromkeys(called[hit] for hit in find_nearest_parts(name, called)))[:3]
+    # A server's number says how large it is: another one may be what was meant.
+    hits = find_nearest_parts(name, called, same_number=kind != "system")
+    near = list(dict.fromkeys(called[hit] for hit in hits))[:3]
     hint = f"; did you mean {' or '.join(near)}?" if near else "; none has a name like it"
     return UserError(
         f"unknown {kind} {format_value(name)}{hint}",
@@ -98,10 +103,17 @@ def _index_aliases(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {**by_alias, **{row: row for row in known}}
 
 
-def find_nearest_parts(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names of parts like this one, the nearest first: the model number decides."""
+def find_nearest_parts(name: str, names: Iterable[str], *, same_number: bool) -> list[str]:
+    """Return the names of parts like this one, the nearest first: the model number decides.
+
+    `same_number`: only parts whose number may be meant, never those of another generation.
+    """
     target = name[:_MAX_LENGTH].lower()
-    scored = [(_measure_likeness(target, known.lower()), known) for known in names]
+    scored = [
+        (_measure_likeness(target, known.lower()), known)
+        for known in names
+        if not same_number or _share_number(target, known.lower())
+    ]
     least = max((like for like, _ in scored), default=0.0) - _MAX_DIFFERENCE
     return [
         name
@@ -116,7 +128,7 @@ def _rank_candidate(scored: tuple[float, str]) -> tuple[float, str]:
 
 def _measure_likeness(target: str, known: str) -> float:
     words = _compare_texts(normalize_name(target), normalize_name(known))
-    numbers = _NUMBER.findall(_IGNORED_WORDS.sub(" ", target))[:_MAX_NUMBERS]
+    numbers = _find_numbers(target)
     theirs = _NUMBER.findall(known)
     if not numbers or not theirs:
         return words
@@ -126,6 +138,32 @@ def _measure_likeness(target: str, known: str) -> float:
     best = max(ratio for ratio, size in like if size == max(size for _, size in like) or size > 3)
     share = (all_of_them + best) / 2
     return _NUMBERS_WEIGHT * share + (1 - _NUMBERS_WEIGHT) * words
+
+
+def _share_number(target: str, known: str) -> bool:
+    """Whether a model number of one may be meant by the other: H200 for H201, never for GB10."""
+    numbers = [n for n in _find_numbers(target) if not _MEMORY_SIZE.fullmatch(n)]
+    theirs = _NUMBER.findall(known)
+    if not numbers or not theirs:
+        return True
+    return any(_is_one_number(one, other) for one in numbers for other in theirs)
+
+
+def _is_one_number(one: str, other: str) -> bool:
+    """Whether two model numbers are equal but for a last letter or one wrong digit."""
+    short, long = sorted((one, other), key=len)
+    if long.startswith(short) and (long == short or long[len(short) :].isalpha()):
+        return True
+    wrong = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
+    return (
+        len(one) == len(other) >= _MIN_TYPED
+        and len(wrong) == 1
+        and all(char.isdigit() for pair in wrong for char in pair)
+    )
+
+
+def _find_numbers(text: str) -> list[str]:
+    return _NUMBER.findall(_IGNORED_WORDS.sub(" ", text))[:_MAX_NUMBERS]
 
 
 def _compare_texts(one: str, other: str) -> float:
@@ -139,7 +177,7 @@ def find_nearest(name: str, names: Iterable[str]) -> list[str]:
     import difflib  # noqa: PLC0415  (only a refusal pays for it)
 
     by_low = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower()[:100], by_low, n=3, cutoff=0.4)
+    close = difflib.get_close_matches(name.lower()[:100], by_low, n=3, cutoff=_MIN_KEY_LIKENESS)
     return [by_low[key] for key in close]
 
 

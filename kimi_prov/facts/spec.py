@@ -11,12 +11,12 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.gpu_rows import make_gpu_row
 from kimi_prov.documents import Document, SourceText
-from kimi_prov.facts import spec_notations
+from kimi_prov.facts import spec_faults, spec_notations
 from kimi_prov.facts.schema_check import MisfitError, find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         NodeFacts,
     )
     from kimi_prov.contract.documents.facts.quote import GroupFacts, PriceFacts
-    from kimi_prov.errors import UserError
 
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS: Final = "kimi-prov/facts/v1"
@@ -40,8 +39,8 @@ _EXAMPLES = (
     "kimi-prov init --spec FILE  write one"
 )
 _ROWS = "correct the rows of your --catalog, or leave it out"
+NOT_USED = "of the sheet, not used"
 _MAX_BYTES = 1 << 20
-_MAX_THREADS = 8192
 _GIB = 1 << 30
 _GB = 10**9
 _BYTES_PER_TRANSFER = 8 * 10**6  # bytes a second of a channel for each MT/s
@@ -65,11 +64,16 @@ def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
     """Return the facts of a sheet whose text was read; raises UserError with all faults."""
     written = SourceText(document.text)
     value = document.yaml(_EXAMPLES)
-    sheet, faults = _check_sheet(value, catalogue, _choose_name(document.name), written.spelling)
+    sheet, faults, unused = _check_sheet(
+        value, catalogue, _choose_name(document.name), written.spelling
+    )
     faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]
     if faults:
         raise refuse_misfits(document.name, faults, written, fix=_EXAMPLES)
-    return _make_facts(sheet, catalogue, document.name)
+    facts = _make_facts(sheet, catalogue, document.name)
+    if unused:
+        facts["origins"][", ".join(unused)] = NOT_USED
+    return facts
 
 
 def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa: ANN401
@@ -77,7 +81,7 @@ def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa:
 
     `detail` names the rows. Raises UserError where they make a machine that no sheet may describe.
     """
-    sheet, faults = _check_sheet(value, catalogue, detail, lambda _path: None)
+    sheet, faults, _ = _check_sheet(value, catalogue, detail, lambda _path: None)
     if faults:
         raise refuse_misfits(detail, faults, SourceText(""), fix=_ROWS)
     return _make_facts(sheet, catalogue, detail)
@@ -93,8 +97,8 @@ def _check_sheet(
     catalogue: Catalogue,
     name: str,
     spelling: Callable[[documents.Key], str | None],
-) -> tuple[Any, list[MisfitError]]:
-    """Return a sheet in its schema's form, and all faults by its original keys.
+) -> tuple[Any, list[MisfitError], list[str]]:
+    """Return a sheet in its schema's form, all faults by its original keys, and keys not used.
 
     Without faults the sheet is complete.
     """
@@ -104,57 +108,10 @@ def _check_sheet(
     sheet = _to_int_if_whole(rewritten.sheet)
     if isinstance(sheet, dict):
         torn = {fault.path[0] for fault in unfit if fault.path}
-        unfit += _find_unmet(sheet, catalogue, torn)
+        unfit += spec_faults.find_contradictions(sheet, catalogue, torn)
     for fault in unfit:
         fault.path = rewritten.place(fault.path)
-    return sheet, [*rewritten.faults, *unfit]
-
-
-def _find_unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
-    """Yield unknown parts, and combinations of parts that no machine can have.
-
-    `torn`: the parts of the sheet that do not satisfy the schema.
-    """
-    cpu = sheet.get("cpu")
-    if isinstance(cpu, dict) and isinstance(cpu.get("model"), str):
-        row = catalogue.find_cpu(cpu["model"])
-        if row is None:
-            error = catalogue.unknown_cpu(cpu["model"])
-            yield _make_misfit("cpus", ("cpu", "model"), error)
-        elif "cpu" not in torn:
-            yield from _find_impossible(cpu, row)
-    if "gpus" not in torn:
-        for path, group in _list_cards(sheet.get("gpus")):
-            if _find_card(group, catalogue) is None:
-                yield _make_misfit("gpus", (*path, "model"), catalogue.unknown_gpu(group["model"]))
-    memory, price = sheet.get("memory"), sheet.get("price")
-    if isinstance(memory, dict) and "memory" not in torn:
-        yield from _find_two_sums(memory)
-    if isinstance(price, dict) and "price" not in torn:
-        yield from _find_price_faults(price)
-    if sheet.get("link") and sheet.get("hosts", 1) == 1:
-        problem = "joins hosts that serve one model together: wanted hosts beside it"
-        yield MisfitError(("link",), problem, "write  hosts: 2, or nics for a machine's own ports")
-
-
-def _find_two_sums(sheet: Sheet) -> Iterator[MisfitError]:
-    if {"dimms", "dimm_gb", "total_gb"} <= set(sheet):
-        modules, size, total = sheet["dimms"], sheet["dimm_gb"], sheet["total_gb"]
-        if modules * size != total:
-            problem = f"{modules} modules of {size} GB are {modules * size}, found {total}"
-            yield MisfitError(("memory", "total_gb"), problem)
-
-
-def _find_impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
-    sockets, cores = sheet.get("sockets", 1), sheet.get("cores", row.cores)
-    if sockets > row.max_sockets:
-        problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
-        yield MisfitError(("cpu", "sockets"), problem)
-    if cores * sockets * sheet.get("threads_per_core", row.threads_per_core) > _MAX_THREADS:
-        yield MisfitError(("cpu",), f"more than {_MAX_THREADS} threads: no Linux has so many")
-    nodes = sheet.get("numa_nodes", 1)
-    if nodes > cores * sockets:
-        yield MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
+    return sheet, [*rewritten.faults, *unfit], rewritten.unused
 
 
 def _make_facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> Facts:
@@ -270,7 +227,7 @@ class _Processors:
 
 
 def _read_processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
-    row = catalogue.cpu(sheet["model"])
+    row = catalogue.match_cpu(sheet["model"]) or catalogue.cpu(sheet["model"])
     sockets = sheet.get("sockets", 1)
     for key in ("cores", "threads_per_core", "isa", "bandwidth_gb_s", "tdp_w"):
         origins[f"cpu.{key}"] = "sheet" if key in sheet else f"catalogue: {row.name}"
@@ -292,15 +249,6 @@ def _read_processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Pr
         bandwidth_gb_s=sheet.get("bandwidth_gb_s", row.bandwidth_gb_s),
         bandwidth_given="bandwidth_gb_s" in sheet,
         tdp_w=sheet.get("tdp_w", row.tdp_w),
-    )
-
-
-def _make_misfit(kind: str, path: tuple[str | int, ...], error: UserError) -> MisfitError:
-    return MisfitError(
-        path,
-        error.message,
-        f"`kimi-prov catalog {kind}` lists those that are known; rows of your own go into "
-        f"DIR/{kind}.yaml, for  kimi-prov check --catalog DIR",
     )
 
 
@@ -417,23 +365,10 @@ def _make_group(sheet: Sheet) -> GroupFacts | None:
     }
 
 
-def _list_cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
-    """Yield each kind of GPU with the keys that lead to it."""
-    if isinstance(sheet, list):
-        yield from ((("gpus", index), group) for index, group in enumerate(sheet))
-    elif sheet:
-        yield ("gpus",), sheet
-
-
-def _find_card(group: Sheet, catalogue: Catalogue) -> Gpu | None:
-    size = group.get("memory_gb")
-    return catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
-
-
 def _list_gpu_groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
     """Return each kind of GPU with its row of the catalogue."""
-    for _, group in _list_cards(sheet):
-        row = _find_card(group, catalogue)
+    for _, group in spec_faults.list_cards(sheet):
+        row = spec_faults.find_card(group, catalogue)
         if row is not None:
             yield row, group
 
@@ -564,18 +499,6 @@ def _make_system(
             "others": [],
         },
     }
-
-
-def _find_price_faults(sheet: Sheet) -> Iterator[MisfitError]:
-    """Yield contradictions between the keys of a price."""
-    amounts = [key for key in ("purchase", "hourly") if key in sheet]
-    if amounts and ("currency" not in sheet or "usd_per_unit" not in sheet):
-        yield MisfitError(
-            ("price", amounts[0]), "wanted currency and usd_per_unit beside it, or its key in _usd"
-        )
-    for key in amounts:
-        if f"{key}_usd" in sheet:
-            yield MisfitError(("price", f"{key}_usd"), f"there twice: {key} says it too; keep one")
 
 
 def _make_price(sheet: Sheet | None) -> PriceFacts | None:

@@ -46,6 +46,14 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     metavar="PATH",
     help="Probe an inventory's hosts too; Ansible runs what it says. May be repeated.",
 )
+@click.option(
+    "--text",
+    "offers",
+    multiple=True,
+    type=PATH,
+    metavar="FILE",
+    help="Print the sheet that an offer, as it was pasted, says; `-`: standard input.",
+)
 @CATALOG
 @MODEL
 @click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
@@ -106,6 +114,7 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
 def check(
     targets: tuple[Path, ...],
     inventories: tuple[Path, ...],
+    offers: tuple[Path, ...],
     connection: ConnectionOptions,
     output: Output,
     **values: Any,  # noqa: ANN401
@@ -115,7 +124,8 @@ def check(
     A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
     hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
 
-    With `--users` or `--tokens-per-day` it shows how many machines carry that load.
+    With `--users` or `--tokens-per-day` it shows how many machines carry that load. With `--text`
+    it prints a spec sheet for correction, and judges nothing.
     """
     # The planner is slow to import: help and completion do not import it.
     from kimi_prov.commands.check import evaluation, options  # noqa: PLC0415
@@ -124,6 +134,15 @@ def check(
     from kimi_prov.show.report.writers import find_writer  # noqa: PLC0415
 
     chosen = options.parse(**values)
+    if offers:
+        from kimi_prov.commands.check import offers as texts  # noqa: PLC0415
+
+        if targets or inventories or chosen.suggest:
+            raise UserError(
+                "--text prints a sheet and judges nothing",
+                fix="save that sheet, correct it, and name it as the target",
+            )
+        return texts.print_sheets(offers, output)
     if not (targets or inventories or chosen.suggest):
         raise UserError(
             "there is nothing to check",

@@ -63,6 +63,8 @@ class SpecMemory(TypedDict, total=False):
     """As sold: 64 means 64 GiB."""
     total_gb: Annotated[int, Rule(minimum=1, maximum=1048576)]
     """In GiB, where the modules are not known."""
+    type: Literal["DDR3", "DDR4", "DDR5", "LPDDR4", "LPDDR4X", "LPDDR5", "LPDDR5X"]
+    """Held against what the processor takes."""
     speed_mt_s: Annotated[int, Rule(minimum=100, maximum=100000)]
     configured_mt_s: Annotated[int, Rule(minimum=100, maximum=100000)]
     """The speed it will run at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from kimi_prov.facts.spec import NOT_USED
 from kimi_prov.show.report import cost, measured, recommendation
 from kimi_prov.show.report.findings import filter_severity
 from kimi_prov.sizing import curve as curves
@@ -102,6 +103,9 @@ def _list_origins(facts: Facts) -> list[Assumption]:
         rows.append(_build_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
+        if source == NOT_USED:
+            rows.append(_build_row("Not used", str(key), "the sheet"))
+            continue
         # Values of the sheet itself are no assumptions; equal parts are listed once.
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))

@@ -139,7 +139,7 @@ def test_a_sheet_without_schema_and_name_is_called_by_its_file(tmp_path: Path) -
         ("disks: [{size_gb: 3840, read_gb_s: '7,5'}]", "a point before its decimals", ""),
         ("nics: 2x fast", "wanted a network card as", ""),
         ("gpus: [8x H200, 4x H999]", "gpus[1]: unknown GPU 'H999'", "catalog gpus"),
-        ("gpus: 8x H200 141GB", "did you mean H200 SXM", "catalog gpus"),
+        ("gpus: 8x H200 96GB", "the catalogue's H200 SXM has 141 GB", "catalog gpus"),
         ("cpu: 2x Xeon 8480", "cpu: unknown CPU 'Xeon 8480'; did you mean Xeon Platinum 8480+", ""),
         ("cpu: 3x EPYC 9654", "at most 2, found 3", ""),
         ("cpu: {model: 2x EPYC 9654, sockets: 1}", "2 by its name, 1 here", ""),
