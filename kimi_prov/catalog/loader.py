@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kimi_prov.catalog import part_names
 from kimi_prov.catalog.broken import BrokenCombination, Combination, match_combination
 from kimi_prov.catalog.clouds import CloudMachine
 from kimi_prov.catalog.drivers import (
@@ -28,6 +27,8 @@ from kimi_prov.catalog.models import Draft, Format, Model
 from kimi_prov.catalog.names import (
     index_rows,
     list_name_forms,
+    match_cpu,
+    match_gpu,
     normalize_name,
     refuse_unknown,
     refuse_unknown_part,
@@ -266,7 +267,7 @@ class Catalogue:
     def match_cpu(self, text: str) -> Cpu | None:
         """Find the processor that a seller's text names, with clock, cores or socket beside it."""
         exact = self.find_cpu(text)
-        return exact or part_names.match_cpu(text, self.cpus, _list_cpu_names)
+        return exact or match_cpu(text, self.cpus, _list_cpu_names)
 
     def match_gpu(self, text: str, *, any_size: bool = False) -> Gpu | None:
         """Find the GPU that a seller's text names: "NVIDIA HGX H200 141GB SXM5".
@@ -274,7 +275,7 @@ class Catalogue:
         `any_size`: also one whose memory is not that of the text.
         """
         exact = self.find_gpu(text)
-        return exact or part_names.match_gpu(
+        return exact or match_gpu(
             text, self.gpus, _list_gpu_names, lambda row: row.memory_gb, any_size=any_size
         )
 

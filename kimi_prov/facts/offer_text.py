@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from kimi_prov.catalog import part_names
+from kimi_prov.catalog.names import read_gpu_words
 from kimi_prov.contract import clean_text
 from kimi_prov.facts import seller_words, spec_prices
-from kimi_prov.facts.seller_words import SellerWordsError
+from kimi_prov.facts.seller_words import Part, SellerWordsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from kimi_prov.catalog.loader import Catalogue
 
@@ -77,7 +77,7 @@ class Offer:
     lines, with their numbers. `price`: an amount without a word for purchase or rent.
     """
 
-    sheet: dict[str, Any] = field(default_factory=dict)
+    sheet: Part = field(default_factory=dict)
     sources: dict[str, list[int]] = field(default_factory=dict)
     unread: list[tuple[int, str]] = field(default_factory=list)
     price: str | None = None
@@ -92,19 +92,19 @@ class Offer:
 def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     """Return the sheet of a pasted offer; `name` is the machine's where the offer has none."""
     offer = Offer({"schema": _SCHEMA, "name": name})
-    for number, line in enumerate(text.splitlines()[:_MAX_LINES], start=1):
+    for position, line in enumerate(text.splitlines()[:_MAX_LINES], start=1):
         plain = clean_text.clean_line(line)[: seller_words.MAX_LENGTH].strip()
-        if plain and not _read_line(plain, number, catalogue, offer):
-            offer.unread.append((number, plain))
+        if plain and not _read_line(plain, position, catalogue, offer):
+            offer.unread.append((position, plain))
     return offer
 
 
-def _read_line(line: str, number: int, catalogue: Catalogue, offer: Offer) -> bool:
+def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> bool:
     """Add what a line says to the offer; False where it says nothing of a machine."""
     label, rest = _split_label(_join_cells(_BULLET.sub("", line)))
     if label == "name":
         offer.sheet["name"] = rest[:200]
-        offer.sources["name"] = [number]
+        offer.sources["name"] = [position]
         return True
     if label == "other":
         return False
@@ -113,7 +113,7 @@ def _read_line(line: str, number: int, catalogue: Catalogue, offer: Offer) -> bo
         part = label or _classify(phrase)
         reader = _READERS.get(part or "")
         if reader is not None and reader(phrase, catalogue, offer):
-            offer.sources.setdefault(str(part), []).append(number)
+            offer.sources.setdefault(str(part), []).append(position)
             known = True
     return known
 
@@ -137,10 +137,10 @@ def _join_cells(line: str) -> str:
 
 def _split_label(line: str) -> tuple[str | None, str]:
     """Return the part that a line's label names, and the text behind it."""
-    found = _LABEL.match(line)
-    if found is None:
+    match = _LABEL.match(line)
+    if match is None:
         return None, line
-    words, rest = found[1].lower(), line[found.end() :]
+    words, rest = match[1].lower(), line[match.end() :]
     if _OTHER_LABEL.search(words):
         return "other", rest
     return next(((part, rest) for part, pattern in _LABELS if pattern.search(words)), (None, rest))
@@ -162,8 +162,8 @@ def _classify(phrase: str) -> str | None:
         return "gpus"
     sized = re.search(r"\d ?[gt]i?b?\b", phrase, re.IGNORECASE)
     tests = (("memory", _MEMORY, sized), ("disks", _DISK, sized), ("nics", _NIC, True))
-    for part, pattern, wanted in tests:
-        if wanted and pattern.search(phrase):
+    for part, pattern, is_given in tests:
+        if is_given and pattern.search(phrase):
             return part
     if seller_words.parse_system(phrase):
         return "software"
@@ -174,10 +174,10 @@ def _split_part(phrase: str, name: re.Pattern[str]) -> tuple[int | None, str]:
     """Return the count and the model of a part: "I have a dual EPYC 9654" holds two EPYC 9654."""
     text = _MONEY.sub(" ", phrase).strip()
     many, model = seller_words.split_count(text)
-    found = name.search(text)
-    if many is not None or found is None:
+    match = name.search(text)
+    if many is not None or match is None:
         return many, model
-    before = _COUNT.search(text[: found.start()])
+    before = _COUNT.search(text[: match.start()])
     if before is None:
         return None, model
     count = before[1].lower()
@@ -199,7 +199,7 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     many, model = _split_part(phrase, _GPU)
     row = catalogue.match_gpu(model)
-    words = part_names.read_gpu_words(model)
+    words = read_gpu_words(model)
     if row is None and not re.search(r"\d", model):
         return False
     count = many or words.boards or 1
@@ -222,11 +222,11 @@ def _read_memory(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
     return True
 
 
-def _add_memory(known: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def _add_memory(known: Part, part: Part) -> Part:
     if "dimms" in known and known.get("dimm_gb") == part.get("dimm_gb"):
         return {**known, "dimms": known["dimms"] + part["dimms"]}
     total = sum(row.get("total_gb") or row["dimms"] * row["dimm_gb"] for row in (known, part))
-    kept = {key: known[key] for key in ("speed_mt_s", "type") if key in known}
+    kept: Part = {key: known[key] for key in ("speed_mt_s", "type") if key in known}
     return {"total_gb": total, **kept}
 
 
@@ -238,9 +238,7 @@ def _read_nics(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
     return _extend(offer, "nics", seller_words.parse_nics, phrase)
 
 
-def _extend(
-    offer: Offer, key: str, parse: Callable[[str], list[dict[str, Any]]], phrase: str
-) -> bool:
+def _extend(offer: Offer, key: str, parse: Callable[[str], list[Part]], phrase: str) -> bool:
     try:
         rows = parse(_MONEY.sub(" ", phrase).strip())
     except SellerWordsError:
@@ -297,7 +295,7 @@ def format_offer(offer: Offer, source: str) -> str:
     lines += [f"# {part}: is missing, and a sheet needs it" for part in offer.missing]
     if offer.unread:
         lines += ["# Not used:"]
-        lines += [f"#   line {number}: {text}" for number, text in offer.unread]
+        lines += [f"#   line {position}: {text}" for position, text in offer.unread]
     return "\n".join(lines) + "\n"
 
 

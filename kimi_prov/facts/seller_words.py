@@ -145,7 +145,7 @@ def parse_memory(text: str) -> Part:
     if speeds:
         part["speed_mt_s"] = speeds[-1]
         part |= {"configured_mt_s": speeds[0]} if len(speeds) > 1 else {}
-    types = {found.upper() for found in _TYPE.findall(text)}
+    types = {match.upper() for match in _TYPE.findall(text)}
     types |= {"DDR5"} if _MULTIPLEXED.search(text) else set()
     if len(types) > 1:
         raise SellerWordsError(f"of two types, {' and '.join(sorted(types))}")
@@ -165,27 +165,27 @@ def _combine_sizes(sizes: list[_Sized], counted: re.Match[str] | None) -> Part:
         if counted is None or totals[-1] % int(counted[1]):
             return {"total_gb": totals[-1]}
         return {"dimms": int(counted[1]), "dimm_gb": _to_int_if_whole(totals[-1] / int(counted[1]))}
-    found = sum((count or 0) * gb for count, gb in modules)
-    if totals and not _is_near(totals[-1], found):
+    total = sum((count or 0) * gb for count, gb in modules)
+    if totals and not _is_near(totals[-1], total):
         written = ", ".join(f"{count} x {gb:g} GB" for count, gb in modules)
-        raise SellerWordsError(f"{written} are {found:g} GB, and the total says {totals[-1]:g} GB")
+        raise SellerWordsError(f"{written} are {total:g} GB, and the total says {totals[-1]:g} GB")
     if len(modules) > 1:
-        return {"total_gb": found}
+        return {"total_gb": total}
     return {"dimms": modules[0][0], "dimm_gb": modules[0][1]}
 
 
-def _is_near(total: float, found: float) -> bool:
+def _is_near(total: float, modules: float) -> bool:
     """Whether two totals are one, in either reading of a terabyte."""
     return any(
-        abs(found - value) <= _TOTAL_TOLERANCE * found for value in (total, total * 1000 / 1024)
+        abs(modules - value) <= _TOTAL_TOLERANCE * modules for value in (total, total * 1000 / 1024)
     )
 
 
 def _find_speeds(text: str) -> Iterator[int]:
     """Yield the speeds in MT/s that a text about memory says."""
-    for found in _SPEED.finditer(_SIZE.sub(" ", text)):
-        speed = int(next(group for group in found.groups() if group))
-        if found[2] and speed >= _PC_BYTES:
+    for match in _SPEED.finditer(_SIZE.sub(" ", text)):
+        speed = int(next(group for group in match.groups() if group))
+        if match[2] and speed >= _PC_BYTES:
             speed = min(_PC4_SPEEDS, key=lambda known: abs(known - speed / 8))
         yield speed
 
@@ -222,8 +222,8 @@ def _find_sizes(text: str, *, tera: int) -> Iterator[_Sized]:
         words = text[size.end() : past]
         before = _MODULES_BEFORE.search(text[:start])
         after = _MODULES_AFTER.search(words)
-        found = before or after
-        count = next(filter(None, found.groups()), None) if found else None
+        match = before or after
+        count = next(filter(None, match.groups()), None) if match else None
         gb = _read_gb(size, tera)
         if gb is not None:
             yield _Sized(int(count) if count and int(count) else None, gb, words)
@@ -283,5 +283,5 @@ def split_list(text: str, is_whole: Callable[[str], bool]) -> list[str]:
 
 def parse_system(text: str) -> str | None:
     """Return an operating system as ID-VERSION, `ubuntu-22.04` of "Ubuntu Server 22.04 LTS"."""
-    found = _SYSTEM.search(text[:MAX_LENGTH])
-    return f"{_SYSTEMS[found[1].lower()]}-{found[2]}" if found else None
+    match = _SYSTEM.search(text[:MAX_LENGTH])
+    return f"{_SYSTEMS[match[1].lower()]}-{match[2]}" if match else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog import part_names
-from kimi_prov.catalog.names import format_value
+from kimi_prov.catalog.names import format_value, read_cores
 from kimi_prov.facts.schema_check import MisfitError
 
 if TYPE_CHECKING:
@@ -69,9 +68,9 @@ def _refuse_card(path: Key, model: str, catalogue: Catalogue) -> MisfitError:
 
 def _find_other_memory(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
     """Yield memory of another generation than the processor takes."""
-    known, told = row.memory_type, sheet.get("type")
-    if told and known and told != known:
-        problem = f"{row.name} takes {known}, found {told}"
+    known, stated = row.memory_type, sheet.get("type")
+    if stated and known and stated != known:
+        problem = f"{row.name} takes {known}, found {stated}"
         yield MisfitError(("memory", "type"), problem)
     elif known in _SPEEDS_MT_S and sheet.get("speed_mt_s"):
         low, high = _SPEEDS_MT_S[known]
@@ -98,7 +97,7 @@ def _find_impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
         yield MisfitError(("cpu", "sockets"), problem)
     if cores * sockets * sheet.get("threads_per_core", row.threads_per_core) > _MAX_THREADS:
         yield MisfitError(("cpu",), f"more than {_MAX_THREADS} threads: no Linux has so many")
-    said = part_names.read_cores(sheet["model"])
+    said = read_cores(sheet["model"])
     if said not in (None, row.cores, row.cores * sockets):
         problem = f"{row.name} has {row.cores} cores, found {format_value(sheet['model'])}"
         yield MisfitError(("cpu", "model"), problem, "write the model that it is, or cpu.cores")

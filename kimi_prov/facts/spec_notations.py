@@ -8,13 +8,11 @@ with the right form; any other value stays as it is and is checked by the schema
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog import part_names
-from kimi_prov.catalog.names import format_value
+from kimi_prov.catalog.names import format_value, read_gpu_words
 from kimi_prov.facts import seller_words, spec_prices
-from kimi_prov.facts.schema_check import MisfitError
+from kimi_prov.facts.rewritten import Rewritten
 from kimi_prov.facts.written_numbers import DOTTED, describe_ambiguity, parse_number, strip_unit
 
 if TYPE_CHECKING:
@@ -127,31 +125,6 @@ _A_LINK = '"400 Gbit/s InfiniBand", "2x 100 GbE", "RoCE", or {kind: roce, speed_
 
 # Integers even where a schema says "number": a comma in them separates thousands.
 _GROUPED_KEYS = frozenset({"size_gb", "purchase_usd", "hourly_usd", "purchase", "hourly"})
-
-
-@dataclass
-class Rewritten:
-    """A sheet in the schema's form, its ambiguous values, and the original keys.
-
-    `written` maps keys of the form to those of the text, where they differ; `unused` are keys that
-    no plan needs.
-    """
-
-    sheet: Any
-    faults: list[MisfitError] = field(default_factory=list)
-    written: dict[Key, Key] = field(default_factory=dict)
-    unused: list[str] = field(default_factory=list)
-
-    def place(self, path: Key) -> Key:
-        """Return the keys in the text of the value at `path` in the form."""
-        for size in range(len(path), 0, -1):
-            if path[:size] in self.written:
-                return (*self.written[path[:size]], *path[size:])
-        return path
-
-    def add_fault(self, path: Key, problem: str, fix: str | None = None) -> None:
-        """Add a fault of the value at `path` in the form."""
-        self.faults.append(MisfitError(self.place(path), problem, fix))
 
 
 def rewrite_sheet(
@@ -296,12 +269,12 @@ def _make_list_rewriter(
         made: list[Any] = []
         for index, item in enumerate(items):
             origin = rewritten.place((*path, index) if isinstance(value, list) else path)
-            found = (
+            rows = (
                 parse(item, origin, rewritten)
                 if isinstance(item, str)
                 else [part(item, origin, rewritten)]
             )
-            for row in found:
+            for row in rows:
                 rewritten.written[*path, len(made)] = origin
                 for key in row if isinstance(item, str) else ():
                     rewritten.written[*path, len(made), key] = origin
@@ -344,13 +317,13 @@ def _parse_memory(text: str, path: Key, rewritten: Rewritten) -> Any:  # noqa: A
 
 
 def _refuse_words(
-    wanted: str,
+    expected: str,
     text: str,
     error: seller_words.SellerWordsError,
     path: Key,
     rewritten: Rewritten,
 ) -> None:
-    rewritten.add_fault(path, f"wanted {wanted}, found {format_value(text)}: {error}")
+    rewritten.add_fault(path, f"wanted {expected}, found {format_value(text)}: {error}")
 
 
 def _convert_to_gb(size: re.Match[str], tera: int, path: Key, rewritten: Rewritten) -> float:
@@ -440,17 +413,17 @@ def _parse_nics(text: str, path: Key, rewritten: Rewritten) -> list[Any]:
 
 
 def _parse_gpus(text: str, path: Key, rewritten: Rewritten) -> list[Any]:  # noqa: ARG001
-    return [_parse_gpu(piece) for piece in seller_words.split_list(text, _names_gpu)]
+    return [_parse_gpu(piece) for piece in seller_words.split_list(text, _is_gpu_name)]
 
 
-def _names_gpu(text: str) -> bool:
+def _is_gpu_name(text: str) -> bool:
     return bool(re.search(r"[a-z]+ ?\d", text, re.IGNORECASE))
 
 
-def _parse_gpu(text: str) -> dict[str, Any]:
+def _parse_gpu(text: str) -> seller_words.Part:
     """Split "8x H200", "HGX B200 8-GPU" and "2x HGX H100 8-GPU" into model and number."""
     many, model = seller_words.split_count(text)
-    board = part_names.read_gpu_words(model).boards
+    board = read_gpu_words(model).boards
     if board and many and board != many:
         many *= board
     many = many or board
@@ -487,7 +460,7 @@ def _rewrite_link(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: 
         )
         rewritten.add_fault(path, problem)
         return {"kind": "ethernet"}
-    part: dict[str, Any] = {"kind": kinds.pop()}
+    part: seller_words.Part = {"kind": kinds.pop()}
     part |= {"speed_gbit_s": _round_float(float(speed[1]))} if speed else {}
     part |= {"speed_gbit_s": rates[0]} if rates else {}
     return part | ({"count": many} if many is not None else {})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.facts.written_numbers import parse_number
 
 if TYPE_CHECKING:
+    from kimi_prov.facts.rewritten import Rewritten
     from kimi_prov.facts.schema_check import Key
-    from kimi_prov.facts.spec_notations import Rewritten
 
 _MAX_LENGTH = 200
 _PRICED = re.compile(r"^(purchase|hourly)_([a-z]{3})$", re.IGNORECASE)
@@ -69,8 +69,8 @@ def is_price_key(key: object) -> bool:
 
 def _propose(value: float | str) -> str:
     """Return both forms of a price, with the amount of the sheet where it is in dollars."""
-    found = _AMOUNT.findall(str(value).lower())
-    money = _MONEY.match(found[0].strip(" .,")) if len(found) == 1 else None
+    amounts = _AMOUNT.findall(str(value).lower())
+    money = _MONEY.match(amounts[0].strip(" .,")) if len(amounts) == 1 else None
     sign = (money[1] or money[3] or "$") if money else ""
     amount = parse_number(money[2], grouped=True) if money else None
     if isinstance(amount, (int, float)) and _SIGNS.get(sign, sign.upper()) == "USD":
@@ -81,19 +81,19 @@ def _propose(value: float | str) -> str:
 def parse_phrase(text: str) -> Any:  # noqa: ANN401
     """Return the price of "$26 per hour" or "$250,000 to buy"; other text as it is."""
     low = text[:_MAX_LENGTH].lower()
-    kinds = [(kind, found) for kind, words in _KINDS.items() if (found := words.search(low))]
+    kinds = [kind for kind, words in _KINDS.items() if words.search(low)]
     amounts = _AMOUNT.findall(low)
     if len(kinds) != 1 or len(amounts) != 1:
         return text
-    kind, _ = kinds[0]
+    kind = kinds[0]
     amount = amounts[0].strip(" .,")
     if kind != "monthly":
         return {kind: amount}
-    number = _DIGITS.search(amount)
-    value = parse_number(number[0], grouped=True) if number else None
-    if number is None or value is None or isinstance(value, str):
+    digits = _DIGITS.search(amount)
+    value = parse_number(digits[0], grouped=True) if digits else None
+    if digits is None or value is None or isinstance(value, str):
         return text
-    return {"hourly": amount.replace(number[0], f"{value / _HOURS_OF_A_MONTH:.4f}")}
+    return {"hourly": amount.replace(digits[0], f"{value / _HOURS_OF_A_MONTH:.4f}")}
 
 
 def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401

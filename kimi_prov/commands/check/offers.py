@@ -27,19 +27,19 @@ def print_sheets(paths: Sequence[Path], output: Output) -> ExitCode:
         raise UserError(
             f"--text has no form {output.format}", fix="use --format text (YAML) or --format json"
         )
-    found = [(path, _read(path)) for path in paths]
+    match = [(path, _read(path)) for path in paths]
     document: Offers = {
         "schema": "kimi-prov/offers/v1",
-        "offers": [_build_row(path, offer) for path, offer in found],
+        "offers": [_build_row(path, offer) for path, offer in match],
     }
     output.write(
         document,
         lambda: "---\n".join(
             offer_text.format_offer(offer, documents.format_path_name(path))
-            for path, offer in found
+            for path, offer in match
         ),
     )
-    for path, offer in found:
+    for path, offer in match:
         if len(offer.missing) > 1:
             raise UserError(
                 f"{documents.format_path_name(path)}: neither a processor nor memory stands in it",
@@ -60,5 +60,5 @@ def _build_row(path: Path, offer: Offer) -> OfferSheet:
         "sheet": offer.sheet,
         "missing": offer.missing,
         "price": offer.price,
-        "unread": [{"line": number, "text": text} for number, text in offer.unread],
+        "unread": [{"line": line, "text": text} for line, text in offer.unread],
     }
