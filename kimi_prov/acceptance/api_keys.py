@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.gateways import KEY_PREFIX
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.keys.publish import RESERVED, hash_key
+from kimi_prov.on_host.keys.key_map import RESERVED
+from kimi_prov.on_host.keys.publish import hash_key
 
 if TYPE_CHECKING:
     from pathlib import Path

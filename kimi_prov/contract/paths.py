@@ -148,6 +148,7 @@ STARTED = f"{STATE}/serve"
 # What was applied last, and the entries of the history: NNNN/entry.json, its plan and its files.
 APPLIED = f"{STATE}/applied.json"
 HISTORY = f"{STATE}/history"
+HISTORY_ENTRY = f"{HISTORY}/NNNN/entry.json"
 # The last result of kimi-drift.timer, for `status`.
 DRIFT_STATE = f"{STATE}/drift.json"
 # The use of keys: the counter's database, and its metrics.
@@ -164,6 +165,7 @@ NODE_EXPORTER_STATE = f"{STATE}/node-exporter.json"
 # Of a monitoring host: its settings and keys; its series, and its state from before.
 MONITOR_ETC = "/etc/kimi-monitor"
 MONITOR_HOME = "/var/lib/kimi-monitor"
+MONITOR_BEFORE = f"{MONITOR_HOME}/before.json"
 MONITOR_FIREWALL = f"{MONITOR_ETC}/firewall.nft"
 MONITOR_FIREWALL_DROP_IN = f"{UNITS}/nftables.service.d/kimi-monitor.conf"
 # The watchdog's memory, its metrics, and the evidence of engines that hung.

@@ -25,7 +25,7 @@ import shutil
 import stat
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -34,10 +34,10 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import certificate, tls
 from kimi_prov.on_host.history import entries
-from kimi_prov.on_host.keys import metadata, publish
+from kimi_prov.on_host.keys import key_map, metadata, publish
 from kimi_prov.on_host.proxy import acme, converge
 from kimi_prov.on_host.system import archive as archives
-from kimi_prov.on_host.system import plans, transfer
+from kimi_prov.on_host.system import kept_state, plans, transfer
 from kimi_prov.on_host.system.files import (
     find_owner_ids,
     make_directory,
@@ -123,10 +123,10 @@ def _save(paths: Paths, plan: Plan, descriptor: int) -> dict[str, Any]:
     }
 
 
-def _describe_contents(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
+def _describe_contents(names: list[str], hashes: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
     """Describe the contents of an archive with these files."""
     there = set(names)
-    known = sorted(set(publish.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
+    known = sorted(set(key_map.parse_map(hashes)) - {*_MACHINES}) if KEYS in there else []
     found = [match[1] for match in map(_ENTRY.fullmatch, names) if match]
     return {
         "keys": known,
@@ -267,7 +267,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     single = {*_SINGLE} - {WEB_UI, USAGE}
     small = {name: _read_small(folder / name) for name in names if name in single}
     lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
-    found = publish.parse_map("\n".join(lines))
+    found = key_map.parse_map("\n".join(lines))
     if len(found) != len(lines):
         raise HostError(f"its {KEYS} has lines without the hash of a key", archives.BAD)
     key_metadata = _parse_key_metadata(small.get(KEY_METADATA))
@@ -383,7 +383,7 @@ def _restore(paths: Paths, plan: Plan, contents: Contents) -> dict[str, Any]:
     return {
         "made_unix": contents.made_unix,
         "hostname": contents.hostname,
-        **_describe_contents(contents.names, publish.render_map(contents.keys), contents.pem, page),
+        **_describe_contents(contents.names, key_map.render_map(contents.keys), contents.pem, page),
         "left_out": left_out,
     }
 
@@ -435,19 +435,42 @@ def _restore_keys(paths: Paths, contents: Contents) -> None:
     old = {name: value for name, value in contents.keys.items() if name not in _MACHINES}
     if not old:
         return
-    now = publish.parse_map(read_text(paths.key_map))
+    now = _read_present_keys(paths)
     wanted = {**old, **now}
-    if publish.OPERATOR in old:
-        wanted[publish.OPERATOR] = old[publish.OPERATOR]
+    if key_map.OPERATOR in old:
+        wanted[key_map.OPERATOR] = old[key_map.OPERATOR]
         # While the operator's key exists in clear, it is authoritative.
         if contents.operator:
             write_atomic(paths.operator_new, contents.operator + "\n", 0o600)
-            wanted[publish.OPERATOR] = publish.hash_key(contents.operator)
+            wanted[key_map.OPERATOR] = publish.hash_key(contents.operator)
         else:
             remove(str(paths.operator_new))
     # An added key needs its hash in the metadata: else the next apply would remove it.
     known = {name: entry for name, entry in contents.key_metadata.items() if name not in now}
-    publish.publish(paths, wanted, {**known, **metadata.read(paths)})
+    publish.publish(paths, wanted, {**known, **_read_present_metadata(paths, contents)})
+
+
+def _read_present_keys(paths: Paths) -> dict[str, str]:
+    """Return the keys of this machine; none where their map is damaged."""
+    try:
+        return key_map.read(paths)
+    except kept_state.DamagedStateError:
+        return {}
+
+
+def _read_present_metadata(paths: Paths, contents: Contents) -> metadata.KeyMetadata:
+    """Return this machine's metadata; where they are damaged, the rules that its proxy enforces.
+
+    The archive tells then which keys were added, and when.
+    """
+    try:
+        return metadata.read(paths)
+    except kept_state.DamagedStateError:
+        present = metadata.rebuild(paths)
+    for name in {*present} & {*contents.keys}:
+        old = contents.key_metadata.get(name, metadata.Entry())
+        present[name] = replace(present[name], made=old.made, digest=old.digest)
+    return present
 
 
 def _restore_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:

@@ -25,11 +25,10 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
 from kimi_prov.on_host.endpoint import firewall
-from kimi_prov.on_host.monitor.ensure import BEFORE
 from kimi_prov.on_host.probe.system import list_mounts
-from kimi_prov.on_host.system import plans, units
+from kimi_prov.on_host.system import kept_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
+from kimi_prov.on_host.system.files import read_text, write_atomic
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
 
@@ -68,7 +67,7 @@ class Undo:
         self.check = check
         self.purge_weights = purge_weights
         self.purge_web = purge_web
-        self.before = read_json(paths.before)
+        self.before = kept_state.read(paths, layout.BEFORE)
         self.removed: list[str] = []
         self.restored: list[str] = []
         self.kept: list[str] = []
@@ -288,7 +287,7 @@ class Undo:
 
     def driver(self) -> None:
         """Remove our package holds and restore what was quarantined; the driver itself stays."""
-        kept = read_json(self.paths.locate(layout.DRIVER_STATE))
+        kept = kept_state.read(self.paths, layout.DRIVER_STATE)
         if kept.get("version"):
             self.kept.append(f"NVIDIA's driver {kept['version']}")
         held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
@@ -328,7 +327,7 @@ class Undo:
         They have their own record of users, because a host may run only the monitoring. It is
         removed last.
         """
-        record = read_json(self.paths.monitor_home / BEFORE)
+        record = kept_state.read(self.paths, layout.MONITOR_BEFORE)
         if not record:
             return
         if _is_user(layout.MONITOR_USER):

@@ -18,7 +18,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.drift import causes
 from kimi_prov.on_host.endpoint import firewall, haproxy, tls
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map
 from kimi_prov.on_host.proxy import converge
 from kimi_prov.on_host.system import started
 from kimi_prov.on_host.system import units as systemd
@@ -209,7 +209,7 @@ def read_proxy_state(paths: Paths) -> dict[str, Any]:
     except OSError as error:
         raise HostError(f"{unit_names.PROXY} does not answer on its socket: {error}") from None
     # A rank's keys from before it joined a group are read by no proxy.
-    there = publish.parse_map(read_text(paths.key_map)) if api else {}
+    there = key_map.parse_map(read_text(paths.key_map)) if api else {}
     return {
         "loaded": loaded,
         "wanted": converge.compute_digest(paths),

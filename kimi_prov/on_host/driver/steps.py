@@ -11,13 +11,23 @@ import re
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any, Callable
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.state_files import KEPT
 from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import boot, files, forward_proxy, kernels, process, units
+from kimi_prov.on_host.system import (
+    boot,
+    files,
+    forward_proxy,
+    kept_state,
+    kernels,
+    process,
+    units,
+)
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine, parse_fields
 from kimi_prov.on_host.weights import sources
@@ -26,6 +36,7 @@ KEYRING = "/etc/apt/keyrings/kimi-nvidia"
 PIN = "/etc/apt/preferences.d/kimi-nvidia.pref"
 PREVIOUS = f"{paths.DRIVER}/previous"
 WANTED = f"{paths.DRIVER}/wanted.json"
+_STATE = KEPT[paths.DRIVER_STATE]
 _PINNED = re.compile(r"^Pin: version (\S+)-\*$", re.MULTILINE)
 # Versions of the driver look like this; those of its tools and toolkits do not.
 _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
@@ -303,7 +314,7 @@ def _hold(packages: dict[str, str]) -> list[str]:
 
 
 def _read_state() -> Answer:
-    return files.read_json(paths.DRIVER_STATE)
+    return kept_state.read_file(Path(paths.DRIVER_STATE), _STATE)
 
 
 def hold(request: Answer) -> Answer:

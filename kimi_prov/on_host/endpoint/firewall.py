@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import FIREWALL, FIREWALL_TABLE, Paths
-from kimi_prov.on_host.system import applied_record, units
+from kimi_prov.contract.paths import FIREWALL, FIREWALL_STATE, FIREWALL_TABLE, Paths
+from kimi_prov.on_host.system import applied_record, kept_state, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
+from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Fi
 
     Without either (manager "nftables") only rules of earlier runs are removed.
     """
-    state = read_json(paths.firewall_state)
+    state = kept_state.read(paths, FIREWALL_STATE)
     ours: list[Rule] = state.get("rules", [])
     zones = list_active_zones() if settings["manager"] == "firewalld" else []
     if settings["manager"] == "ufw" and not _has_ufw_ipv6():
@@ -336,7 +336,7 @@ def admit(paths: Paths, settings: dict[str, Any]) -> None:
     lacking = [rule for rule in wanted if not _make_manager(rule["manager"]).find_holder(rule)]
     if not lacking:
         return
-    state = read_json(paths.firewall_state)
+    state = kept_state.read(paths, FIREWALL_STATE)
     make_directory(paths.state, 0o700)
     ours = [*state.get("rules", []), *(r for r in lacking if r not in state.get("rules", []))]
     _write(paths, ours, [*state.get("zone_files", []), *_list_new_zone_files(zones)])
@@ -390,7 +390,7 @@ def guard(paths: Paths, *, check: bool = False) -> bool:
 
 def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
     """Remove every rule that is recorded as ours from ufw and firewalld."""
-    state = read_json(paths.firewall_state)
+    state = kept_state.read(paths, FIREWALL_STATE)
     ours: list[Rule] = state.get("rules", [])
     if not check:
         for rule in ours:

@@ -9,7 +9,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import files, kept_state
 from kimi_prov.on_host.system.boot import find_boot_time, read_boot_id
 from kimi_prov.on_host.system.machine import Machine
 
@@ -31,7 +31,7 @@ def read(paths: Paths) -> dict[str, Any]:
 
     `off`: since when the machine is switched off because it was idle, until it has booted.
     """
-    found = files.read_json(paths.rests)
+    found = kept_state.read_log(paths.rests)
     rows = found.get("rests")
     return {
         "schema": SCHEMA,

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.contract.state_files import KeptState
 from kimi_prov.on_host.endpoint import draining, haproxy, stop_log
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import files, kept_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,12 +28,21 @@ STOPPED, ASLEEP = "stopped", "asleep"
 OFF = "off"
 # OpenAI's clients accept a Retry-After of up to a minute.
 RETRY_S = 60
+_FORM = KeptState("", {"state": str, "since": str, "why": str})
 _CODES = {STOPPED: "model_stopped", ASLEEP: "model_asleep"}
 
 
-def read(paths: Paths) -> dict[str, Any]:
-    """Return the stop state; empty where the machine is to serve."""
-    return files.read_json(paths.stopped)
+def read(paths: Paths) -> kept_state.State:
+    """Return the stop state; empty where the machine is to serve.
+
+    A damaged file is a stop too: systemd starts no engine while it exists, and `start` removes it.
+    """
+    try:
+        return kept_state.read_file(paths.stopped, _FORM)
+    except kept_state.DamagedStateError as error:
+        since_s = paths.stopped.lstat().st_mtime
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_s))
+        return {"state": STOPPED, "since": since, "since_s": round(since_s), "why": error.message}
 
 
 def describe(found: Mapping[str, Any]) -> str:

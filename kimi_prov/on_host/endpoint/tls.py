@@ -15,13 +15,19 @@ from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.system import applied_record
+from kimi_prov.on_host.system import applied_record, kept_state
 from kimi_prov.on_host.system.files import read_text, write_atomic
 from kimi_prov.on_host.system.process import run
 
 DAYS = 3650
 RENEW_SECONDS = 60 * 86400
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+_RESTORE = "kimi-prov restore INVENTORY FILE"
+_DAMAGED_FIX = (
+    f"{_RESTORE} brings it back; without a backup: sudo rm {{path}} on this machine, then "
+    "kimi-prov apply INVENTORY makes a new one: give it to all clients that pin the old one "
+    "(kimi-prov connect INVENTORY)"
+)
 ADDRESS = re.compile(r"^[0-9.]+$|:")
 
 
@@ -121,23 +127,54 @@ def read_given(certificate: str, key: str) -> str:
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge the certificate to {mode, names, cert_pem, key_pem}; return whether it changed.
 
-    With mode `acme` a self-signed certificate serves until the first one is issued.
+    With mode `acme` a self-signed certificate serves until the first one is issued. `warning`,
+    where the certificate is lost that clients may pin: what they have to do. Raises
+    DamagedStateError where it is damaged and nothing else can take its place.
     """
-    old = read_text(paths.tls_pem)
+    old, lost = read_text(paths.tls_pem), ""
     if settings["mode"] == "files":
         pem = read_given(settings["cert_pem"], settings["key_pem"])
-    elif settings["mode"] == "acme" and (issued := read_text(paths.acme_pem)):
+    elif settings["mode"] == "acme" and is_pair(issued := read_text(paths.acme_pem)):
         pem = issued
+    elif paths.tls_pem.exists() and not is_pair(old):
+        problem = "it is no certificate with its key"
+        raise kept_state.make_error(paths.tls_pem, _DAMAGED_FIX, problem)
     elif is_valid_for(old, settings["names"]):
         pem = old
-    elif check:
-        return {"changed": True, "fingerprint": compute_fingerprint(old)}
     else:
+        lost = "" if old else _describe_loss(paths)
+        if check:
+            return _report(changed=True, pem=old, lost=lost)
         pem = make_self_signed(settings["names"])
     changed = pem != old or read_text(paths.tls_crt) != extract_certificates(pem)
     if changed and not check:
         install(paths, pem)
-    return {"changed": changed, "fingerprint": compute_fingerprint(pem)}
+    return _report(changed=changed, pem=pem, lost=lost)
+
+
+def _report(*, changed: bool, pem: str, lost: str) -> dict[str, object]:
+    report = {"changed": changed, "fingerprint": compute_fingerprint(pem)}
+    return {**report, "warning": lost} if lost else report
+
+
+def is_pair(pem: str) -> bool:
+    """Return whether a text holds a certificate and its key, whole."""
+    try:
+        return bool(pem) and bool(read_given(pem, CERTIFICATE.sub("", pem)))
+    except HostError:
+        return False
+
+
+def _describe_loss(paths: Paths) -> str:
+    """Describe the loss of the certificate that the last apply left; empty where it left none."""
+    known = applied_record.read(paths).get("certificate_sha256")
+    if not known:
+        return ""
+    return (
+        f"the certificate of the last apply (SHA-256 {known}) is lost, and a new self-signed one "
+        f"takes its place: clients that pin the old one refuse it; {_RESTORE} brings the old one "
+        "back, without a backup give them the new one: kimi-prov connect INVENTORY"
+    )
 
 
 def install(paths: Paths, pem: str) -> None:

@@ -21,10 +21,10 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.unit_comparison import read_digest
 from kimi_prov.on_host.endpoint import firewall, tls
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
 from kimi_prov.on_host.probe.software import Packages
-from kimi_prov.on_host.system import files, plans, started, units
+from kimi_prov.on_host.system import files, kept_state, plans, started, units
 from kimi_prov.on_host.system.applied_record import SCHEMA, amend, read, write
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.weights import manifest
@@ -80,7 +80,7 @@ def observe(
         "driver": lambda: _read_driver_version(machine),
         "kernel": lambda: _read_kernel_settings(machine, plan, known.get("kernel") or {}),
         "firewall": lambda: _read_firewall(paths),
-        "key_digests": lambda: publish.parse_map(files.read_text(paths.key_map)),
+        "key_digests": lambda: key_map.parse_map(files.read_text(paths.key_map)),
         "certificate_sha256": lambda: tls.compute_fingerprint(files.read_text(paths.tls_crt)),
         "engine": lambda: _describe_engine(plan),
         "weights": lambda: _describe_weights(paths, plan),
@@ -114,7 +114,11 @@ def hash_decided(document: Mapping[str, Any]) -> str:
 
 def list_written(paths: Paths) -> list[Path]:
     """List the files that kimi-prov keeps on the machine, except environments and weights."""
-    below = [path for path in paths.etc.rglob("*") if not path.is_dir()]
+    below = [
+        path
+        for path in paths.etc.rglob("*")
+        if not (path.is_dir() or kept_state.is_kept_aside(path.name))
+    ]
     among = [paths.locate(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
     there = [path for path in among if path.is_file() or path.is_symlink()]
     return sorted({*below, *there, *list_unit_files(paths)})
@@ -278,7 +282,7 @@ def _read_firewall(paths: Paths) -> dict[str, Any]:
     return {
         "table": None if text is None else text.splitlines(),
         "table_sha256": None if text is None else firewall.normalize_table(text),
-        "rules": files.read_json(paths.firewall_state).get("rules") or [],
+        "rules": kept_state.read(paths, layout.FIREWALL_STATE).get("rules") or [],
     }
 
 

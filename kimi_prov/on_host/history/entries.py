@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.state_files import HISTORY_ENTRY
 from kimi_prov.on_host.history import applied
-from kimi_prov.on_host.system import files, plans
+from kimi_prov.on_host.system import files, kept_state, plans
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
-SCHEMA = "kimi-prov/history-entry/v1"
+SCHEMA = HISTORY_ENTRY.schema
 APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
 # The results of an entry; None while the apply is under way.
 DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
@@ -136,9 +137,8 @@ def find_folder(paths: Paths, number: int) -> Path:
 
 
 def read(paths: Paths, number: int) -> dict[str, Any]:
-    """Return an entry; empty where there is none."""
-    found = files.read_json(find_folder(paths, number) / ENTRY)
-    return found if found.get("schema") == SCHEMA else {}
+    """Return an entry; empty where there is none. Raises DamagedStateError."""
+    return kept_state.read_file(find_folder(paths, number) / ENTRY, HISTORY_ENTRY)
 
 
 def read_all(paths: Paths) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.unit_comparison import read_digest
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import entries
-from kimi_prov.on_host.system import files, plans, started, units
+from kimi_prov.on_host.system import files, kept_state, plans, started, units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +27,9 @@ RESERVE_BYTES = 8 << 20
 AT_BOOT = "the machine was restarted in the middle of the switch"
 
 
-def read(paths: Paths) -> dict[str, Any]:
+def read(paths: Paths) -> kept_state.State:
     """Return the open switch; empty where none is open."""
-    return files.read_json(paths.switch)
+    return kept_state.read(paths, layout.SWITCH)
 
 
 def write(paths: Paths, state: Mapping[str, Any]) -> None:

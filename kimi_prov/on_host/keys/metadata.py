@@ -18,12 +18,15 @@ from kimi_prov.contract import key_rules
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.key_rules import LIMITS, Rule
 from kimi_prov.contract.paths import KEY_METADATA, PROXY_USER
-from kimi_prov.on_host.system.files import read_json, write_atomic
+from kimi_prov.contract.state_files import KEPT
+from kimi_prov.on_host.keys import key_map
+from kimi_prov.on_host.system import kept_state
+from kimi_prov.on_host.system.files import write_atomic
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
-_SCHEMA = "kimi-prov/key-book/v1"
+_SCHEMA = KEPT[KEY_METADATA].schema
 
 
 @dataclass(frozen=True)
@@ -40,29 +43,46 @@ GivenKeys = Mapping[str, Union[str, Mapping[str, Any]]]
 
 
 def read(paths: Paths) -> KeyMetadata:
-    """Return the key metadata; empty where there is none."""
-    return parse(read_json(paths.key_book))
+    """Return the key metadata; empty where there is none. Raises DamagedStateError.
+
+    A lost file is read from the maps: no key is removed and no limit is lifted with it.
+    """
+    document = kept_state.read(paths, KEY_METADATA)
+    if not document and paths.key_rules.exists():
+        return rebuild(paths)
+    try:
+        return parse(document)
+    except HostError as error:
+        fix = KEPT[KEY_METADATA].fix
+        raise kept_state.make_error(paths.key_book, fix, error.message) from error
+
+
+def rebuild(paths: Paths) -> KeyMetadata:
+    """Return what the maps of the proxy hold of the metadata: hash and rule of each key.
+
+    They do not tell the keys of the inventory from those that were added: the next apply does, for
+    the keys that the inventory names.
+    """
+    rules = key_map.read_rules(paths.key_rules)
+    entries = {
+        name: Entry(rules.get(name, Rule()), digest=None if key_map.is_own(name) else digest)
+        for name, digest in key_map.read(paths).items()
+    }
+    return {name: entry for name, entry in entries.items() if entry != Entry()}
 
 
 def parse(document: Mapping[str, Any]) -> KeyMetadata:
     """Parse key metadata. Raises HostError for another form."""
     rows = document.get("keys") if document else {}
     if not isinstance(rows, Mapping) or (document and document.get("schema") != _SCHEMA):
-        raise _make_unread_error("it is of another version")
+        raise HostError("it is of another version")
     try:
         return {
             str(name): Entry(key_rules.read(row), row.get("made"), row.get("digest"))
             for name, row in rows.items()
         }
     except (ValueError, AttributeError) as error:
-        raise _make_unread_error(str(error)) from error
-
-
-def _make_unread_error(why: str) -> HostError:
-    return HostError(
-        f"{KEY_METADATA} cannot be read: {why}",
-        "restore a backup, or remove the file: keys that were added are gone then",
-    )
+        raise HostError(str(error)) from error
 
 
 def render(key_metadata: KeyMetadata) -> str:
@@ -78,9 +98,13 @@ def write(paths: Paths, key_metadata: KeyMetadata) -> dict[str, str]:
     """Write the key metadata and the map of the rules; return the rules by name."""
     write_atomic(paths.key_book, render(key_metadata), 0o600)
     found = format_rules(key_metadata)
-    lines = "".join(f"{name} {rule}\n" for name, rule in found.items())
-    write_atomic(paths.key_rules, lines, 0o640, PROXY_USER)
+    write_atomic(paths.key_rules, render_rules(found), 0o640, PROXY_USER)
     return found
+
+
+def render_rules(rules: Mapping[str, str]) -> str:
+    """Return the map file of the rules for HAProxy."""
+    return "".join(f"{name} {rule}\n" for name, rule in rules.items())
 
 
 def format_rules(key_metadata: KeyMetadata) -> dict[str, str]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.keys.publish import hash_key, make_key, render_map
+from kimi_prov.on_host.keys.key_map import render_map
+from kimi_prov.on_host.keys.publish import hash_key, make_key
 from kimi_prov.on_host.system.files import read_text, remove, write_atomic
 
 if TYPE_CHECKING:

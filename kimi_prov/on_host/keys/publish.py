@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import gateways as gateways_of
 from kimi_prov.contract import groups, key_rules, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
+from kimi_prov.contract.paths import PROXY_USER, WEB_ADMIN_NEW, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.endpoint import haproxy, tls
-from kimi_prov.on_host.keys import listing, metadata
-from kimi_prov.on_host.system import applied_record, plans
+from kimi_prov.on_host.keys import key_map, listing, metadata
+from kimi_prov.on_host.keys.key_map import OPERATOR, RESERVED, is_own
+from kimi_prov.on_host.system import applied_record, kept_state, plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     make_directory,
-    read_json,
     read_text,
     remove,
     write_atomic,
@@ -47,12 +47,10 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.answers import KeyListAnswer, PublishedKeys
 
-OPERATOR = "operator"
 VERIFY = "verify"
-# `watchdog` is not reserved yet: a user's key may have that name.
-RESERVED = (OPERATOR, *key_rules.UNCOUNTED)
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
+# A key that was made here.
+_MADE = re.compile(r"sk-kimi-[A-Za-z0-9_-]{43}")
 
 
 def make_key() -> str:
@@ -62,8 +60,7 @@ def make_key() -> str:
 
 def may_be_given(name: str) -> bool:
     """Return whether a client's key may have this name."""
-    kept = name in (*RESERVED, WEB_KEY_NAME) or name.startswith(gateways_of.KEY_PREFIX)
-    return not kept and NAME.fullmatch(name) is not None
+    return not is_own(name) and NAME.fullmatch(name) is not None
 
 
 def hash_key(key: str) -> str:
@@ -71,25 +68,27 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def parse_map(text: str) -> dict[str, str]:
-    """Return the SHA-256 of each name; lines of another form are left out."""
-    found = (MAP_LINE.match(line.strip()) for line in text.splitlines())
-    return {match.group(2): match.group(1) for match in found if match}
-
-
-def render_map(keys: dict[str, str]) -> str:
-    """Return the map file for HAProxy, in a stable order."""
-    lines = [f"{value} {name}" for name, value in sorted(keys.items())]
-    return "\n".join(lines) + "\n"
-
-
 def describe_keys(keys: dict[str, str]) -> dict[str, Any]:
     """Return what the record of an apply holds of the keys: names, and digests by name."""
     return {"keys": sorted(keys), "key_digests": dict(sorted(keys.items()))}
 
 
-def _read_secret(path: Path) -> str:
-    return read_text(path).strip()
+def _read_made_key(path: Path) -> str:
+    """Return a key that was made here; empty where there is none, or only a part of one.
+
+    A part of a key would be valid, and could be guessed.
+    """
+    key = read_text(path).strip()
+    return key if _MADE.fullmatch(key) else ""
+
+
+def _read_unseen(paths: Paths) -> str:
+    """Return the operator's key until it was shown. Raises DamagedStateError."""
+    key = _read_made_key(paths.operator_new)
+    if not key and paths.operator_new.exists():
+        fix = "kimi-prov key INVENTORY --rotate makes a new key for the operator"
+        raise kept_state.make_error(paths.operator_new, fix, "it holds no whole key")
+    return key
 
 
 def ensure(
@@ -108,12 +107,12 @@ def ensure(
     changed, never a key. With `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
-    old = parse_map(read_text(paths.key_map))
+    old = key_map.read(paths)
     key_metadata = metadata.read(paths)
     wanted = metadata.list_added(key_metadata)
     wanted.update({n: metadata.read_hash(v) for n, v in given.items() if n not in RESERVED})
     created = []
-    unseen = _read_secret(paths.operator_new)
+    unseen = _read_unseen(paths)
     if not unseen and OPERATOR not in old:
         unseen = make_key()
         created.append(OPERATOR)
@@ -122,7 +121,7 @@ def ensure(
     wanted[OPERATOR] = hash_key(unseen) if unseen else old[OPERATOR]
     machines = {VERIFY: paths.verify_key, **({WEB_KEY_NAME: paths.web_key} if page else {})}
     for name, file in machines.items():
-        own = _read_secret(file)
+        own = _read_made_key(file)
         if not own:
             own = make_key()
             created.append(name)
@@ -134,7 +133,7 @@ def ensure(
     known = {name: value or old.get(name) for name, value in (gateways or {}).items()}
     wanted.update({name: value for name, value in known.items() if value})
     new = metadata.converge(key_metadata, wanted, given)
-    changed = wanted != old or new != key_metadata or not paths.key_rules.exists()
+    changed = wanted != old or new != key_metadata or not _has_maps(paths, wanted, new)
     how = "unchanged"
     if changed and not check:
         how = publish(paths, wanted, new)
@@ -147,6 +146,13 @@ def ensure(
     }
 
 
+def _has_maps(paths: Paths, keys: dict[str, str], key_metadata: metadata.KeyMetadata) -> bool:
+    """Return whether both maps of the proxy are these, whole."""
+    rules = metadata.render_rules(metadata.format_rules(key_metadata))
+    texts = {paths.key_rules: rules, paths.key_map: key_map.render_map(keys)}
+    return all(path.is_file() and read_text(path) == text for path, text in texts.items())
+
+
 def publish(
     paths: Paths, keys: dict[str, str], key_metadata: metadata.KeyMetadata | None = None
 ) -> str:
@@ -157,11 +163,13 @@ def publish(
     """
     if key_metadata is None:
         key_metadata = metadata.read(paths)
+    # Before anything changes: a damaged record ends the command here.
+    applied_record.read(paths)
     # The rules are written first: no key may be valid without its rule.
     rules = metadata.write(
         paths, {name: key_metadata[name] for name in sorted(key_metadata) if name in keys}
     )
-    write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
+    write_atomic(paths.key_map, key_map.render_map(keys), 0o640, PROXY_USER)
     applied_record.amend(paths, **describe_keys(keys))
     if not paths.socket.exists():
         return "file"
@@ -213,7 +221,7 @@ def change(paths: Paths, name: str, request: Mapping[str, Any]) -> None:
 
 
 def _read_keys(paths: Paths) -> dict[str, str]:
-    keys = parse_map(read_text(paths.key_map))
+    keys = key_map.read(paths)
     if not keys:
         raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
     return keys
@@ -239,7 +247,7 @@ def revoke(paths: Paths, name: str) -> None:
     Raises HostError for an unknown name, and for the keys that the machine needs itself. The next
     apply makes a new key for the web UI, and adds the keys of kimi_api_keys_file again.
     """
-    keys = parse_map(read_text(paths.key_map))
+    keys = key_map.read(paths)
     _require_key(keys, name)
     if name in RESERVED or name.startswith(gateways_of.KEY_PREFIX):
         raise HostError(
@@ -256,10 +264,10 @@ def show(paths: Paths) -> str | None:
 
     The caller calls `forget` once the key arrived.
     """
-    unseen = _read_secret(paths.operator_new)
+    unseen = _read_unseen(paths)
     if not unseen:
         return None
-    keys = parse_map(read_text(paths.key_map))
+    keys = key_map.read(paths)
     if keys.get(OPERATOR) != hash_key(unseen):
         publish(paths, {**keys, OPERATOR: hash_key(unseen)})
     return unseen
@@ -308,7 +316,7 @@ def export_keys(paths: Paths) -> dict[str, Any]:
     the inventory.
     """
     own = {VERIFY, WEB_KEY_NAME}
-    known = parse_map(read_text(paths.key_map))
+    known = key_map.read(paths)
     mode = plans.read_plan(paths.plan).get("proxy", {}).get("tls", {}).get("mode", "self-signed")
     return {
         "hashes": {name: value for name, value in known.items() if name not in own},
@@ -324,10 +332,10 @@ def import_keys(paths: Paths, given: Mapping[str, Any]) -> bool:
     certificate takes effect when the proxy is converged. Returns True for a change.
     """
     old, key_metadata = (
-        parse_map(read_text(paths.key_map)),
+        key_map.read(paths),
         metadata.parse(json.loads(given["book"])),
     )
-    wanted = {**given["hashes"], VERIFY: hash_key(_read_secret(paths.verify_key))}
+    wanted = {**given["hashes"], VERIFY: hash_key(_read_made_key(paths.verify_key))}
     # The operator is shown the key of the other gateway.
     remove(str(paths.operator_new))
     other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
@@ -353,7 +361,7 @@ def _run_rotate(paths: Paths) -> dict[str, Any]:
 
 
 def _run_show(paths: Paths) -> dict[str, Any]:
-    return {"key": show(paths), "web_admin": read_json(paths.web_admin_new) or None}
+    return {"key": show(paths), "web_admin": kept_state.read(paths, WEB_ADMIN_NEW) or None}
 
 
 def _run_forget(paths: Paths) -> dict[str, Any]:
@@ -362,7 +370,7 @@ def _run_forget(paths: Paths) -> dict[str, Any]:
 
 
 def _run_list(paths: Paths) -> KeyListAnswer:
-    rows = listing.list_keys(paths, parse_map(read_text(paths.key_map)), metadata.read(paths))
+    rows = listing.list_keys(paths, key_map.read(paths), metadata.read(paths))
     return {"names": [row["name"] for row in rows], "keys": rows}
 
 

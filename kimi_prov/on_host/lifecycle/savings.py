@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from kimi_prov.contract.errors import describe_error
 from kimi_prov.on_host.endpoint import stop_log
 from kimi_prov.on_host.lifecycle import idle
-from kimi_prov.on_host.system import boot, files
+from kimi_prov.on_host.system import boot, files, kept_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ def _begin_session(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(paths: Paths) -> dict[str, Any]:
-    found = files.read_json(paths.sessions)
+    found = kept_state.read_log(paths.sessions)
     session, before = found.get("session"), found.get("before")
     return {
         "session": session if isinstance(session, dict) and "seconds" in session else None,

@@ -9,6 +9,7 @@ Decides: metrics: their port, networks and what is behind it (what kimi-prov wri
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -19,10 +20,11 @@ from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
+from kimi_prov.contract.state_files import HISTORY_ENTRY
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
 from kimi_prov.on_host.probe import clock, gpu_load, nvidia_smi
-from kimi_prov.on_host.system import boot, group_state, plans, units
+from kimi_prov.on_host.system import boot, group_state, kept_state, plans, units
 from kimi_prov.on_host.system.exposition import Sample, render
 from kimi_prov.on_host.system.files import (
     make_directory,
@@ -127,9 +129,11 @@ class Look:
         # The names of entries are numbers of at least four digits.
         folders = sorted(self.paths.history.glob("*"), key=lambda path: (len(path.name), path.name))
         for folder in folders[: -_KNOWN_ENTRIES - 1 : -1]:
-            speed = read_json(folder / "entry.json").get("speed")
-            if speed:
-                return float(speed["decode_tok_s"])
+            # `history` tells a damaged entry.
+            with contextlib.suppress(kept_state.DamagedStateError):
+                speed = kept_state.read_file(folder / "entry.json", HISTORY_ENTRY).get("speed")
+                if speed:
+                    return float(speed["decode_tok_s"])
         return None
 
     def weights(self) -> list[Sample]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import (
+    MONITOR_BEFORE,
     MONITOR_ETC,
     MONITOR_HOME,
     MONITOR_TABLE,
@@ -30,7 +31,7 @@ from kimi_prov.contract.paths import (
 )
 from kimi_prov.on_host.monitor import config
 from kimi_prov.on_host.monitor.status import read_page
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import kept_state, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     find_owner_ids,
@@ -54,7 +55,6 @@ PARTS = (
     ("prometheus-alertmanager", unit_names.SITE_ALERTMANAGER, unit_names.ALERTMANAGER),
 )
 NFTABLES = "nftables"
-BEFORE = "before.json"
 _RELOADED = {
     unit_names.PROMETHEUS: "prometheus_config_last_reload_success_timestamp_seconds",
     unit_names.ALERTMANAGER: "alertmanager_config_last_reload_success_timestamp_seconds",
@@ -73,7 +73,7 @@ def is_installed(package: str) -> bool:
 
 def record_before(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
     """Record the state from before; return `missing` packages, and whether the user is missing."""
-    record = paths.monitor_home / BEFORE
+    record = paths.locate(MONITOR_BEFORE)
     wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
     missing = [package for package in wanted if not is_installed(package)]
     user = not _is_user(MONITOR_USER)
@@ -264,7 +264,7 @@ class _Work:
 
     def distribution(self) -> None:
         """Disable the units that came with the packages; the site's own units stay."""
-        ours = read_json(self.paths.monitor_home / BEFORE).get("services_ours") or []
+        ours = kept_state.read(self.paths, MONITOR_BEFORE).get("services_ours") or []
         for name in ours:
             unit = units.read_states(name).get(name, {})
             if unit.get("enabled") or unit.get("state") == "active":
@@ -340,7 +340,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
 
     Prometheus' unit is removed last: it shows the next apply what a killed run has left.
     """
-    record = read_json(paths.monitor_home / BEFORE)
+    record = kept_state.read(paths, MONITOR_BEFORE)
     ours = [*(name for _, _, name in reversed(PARTS)), unit_names.MONITOR_FIREWALL]
     there = [name for name in ours if (paths.units / name).exists()]
     if not record and not there:

@@ -7,12 +7,14 @@ import json
 import os
 import re
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.state_files import KEPT
 from kimi_prov.contract.unit_comparison import parse_form
 from kimi_prov.on_host.probe import accounts
-from kimi_prov.on_host.system import boot, started
+from kimi_prov.on_host.system import boot, kept_state, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.files import count_disk_bytes
 
@@ -98,7 +100,7 @@ def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -
         "groups": accounts.list_groups(machine),
         "node_exporter_ours": machine.exists(paths.NODE_EXPORTER_STATE),
         "forward_proxy": machine.exists(paths.FORWARD_PROXY),
-        "before": _read_record(machine, paths.BEFORE),
+        "before": _read_kept(machine, paths.BEFORE),
         "driver": _read_driver_record(machine),
         "nccl": _read_record(machine, paths.NCCL_STATE),
         "services": {
@@ -169,18 +171,28 @@ def _read_record(machine: Machine, path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _read_kept(machine: Machine, path: str) -> kept_state.State | None:
+    """Read a file that nobody can make again; None where there is none, or access is denied."""
+    try:
+        return kept_state.read_file(Path(machine.path(path)), KEPT[path]) or None
+    except kept_state.DamagedStateError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return None
+        raise
+
+
 def _read_driver_record(machine: Machine) -> dict[str, Any] | None:
     """Read what an earlier apply did to the driver.
 
     `restarted`: the version for which the machine restarted itself and that has not answered yet,
     and whether that restart is `over`.
     """
-    found = _read_record(machine, paths.DRIVER_STATE)
-    restarted = (found or {}).get("restarted")
-    if found is None or not isinstance(restarted, dict):
-        return found
+    state = _read_kept(machine, paths.DRIVER_STATE)
+    restarted = (state or {}).get("restarted")
+    if state is None or not isinstance(restarted, dict):
+        return state
     over = restarted.get("boot") != boot.read_boot_id(machine)
-    return {**found, "restarted": {"version": restarted.get("version"), "over": over}}
+    return {**state, "restarted": {"version": restarted.get("version"), "over": over}}
 
 
 def _list_restorable_environments(machine: Machine) -> list[str]:

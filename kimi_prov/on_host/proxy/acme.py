@@ -24,7 +24,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate, tls
 from kimi_prov.on_host.proxy import acme_problem, converge
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import archive, kept_state, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     find_owner_ids,
@@ -135,6 +135,7 @@ class Client:
         `known`: authority and contact of the last order. Raises HostError with the cause.
         """
         make_own(self.home, self.user)
+        self._require_whole_account()
         if self.settings["ca_bundle"]:
             bundle = read_text(self.paths.locate(self.settings["ca_bundle"]))
             write_atomic(self.paths.acme / "ca-bundle.pem", bundle, 0o644)
@@ -148,6 +149,20 @@ class Client:
         if self.problem:
             raise HostError(self.problem["message"], self.problem["fix"])
         return self.issued()
+
+    def _require_whole_account(self) -> None:
+        """Raise HostError for a damaged account: certbot would register another one silently."""
+        top = self.paths.acme / "client" / "config" / "accounts"
+        for name in archive.list_names(top):
+            try:
+                if name.endswith(".json"):
+                    json.loads(kept_state.read_regular(top / name) or "")
+            except (OSError, ValueError, RecursionError):
+                raise HostError(
+                    f"the ACME account is damaged: {top / name} holds no whole JSON",
+                    "kimi-prov restore INVENTORY FILE brings it back; without a backup: sudo rm -r "
+                    f"{top} on this machine, then the next order makes a new account",
+                ) from None
 
     def forget(self) -> bool:
         """Remove the key of an account that the authority does not know any more."""

@@ -16,7 +16,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.endpoint import draining, haproxy, stop_state, tls
-from kimi_prov.on_host.keys import metadata, metrics_key, publish
+from kimi_prov.on_host.keys import key_map, metadata, metrics_key, publish
 from kimi_prov.on_host.proxy import pins
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
@@ -186,7 +186,7 @@ def _converge(paths: Paths, *, check: bool) -> Applied:
         for index, state in out.items():
             draining.set_state(paths, state, [index])
     elif not check and _has_other_map(paths):
-        publish.publish(paths, publish.parse_map(read_text(paths.key_map)))
+        publish.publish(paths, key_map.read(paths))
         verb = "keys"
     if counting == _REMOVE and not check:
         _remove_units(paths, unit_names.USAGE)
@@ -197,7 +197,7 @@ def _converge(paths: Paths, *, check: bool) -> Applied:
 def _has_other_map(paths: Paths) -> bool:
     if not serves_api(paths):
         return False
-    wanted = {value: name for name, value in publish.parse_map(read_text(paths.key_map)).items()}
+    wanted = {value: name for name, value in key_map.read(paths).items()}
     if haproxy.read_map(paths.socket, str(paths.key_map)) != wanted:
         return True
     rules = metadata.format_rules(metadata.read(paths))

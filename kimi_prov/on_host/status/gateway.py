@@ -10,7 +10,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import certificate, haproxy, tls
 from kimi_prov.on_host.engine import runtime
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
@@ -118,7 +118,7 @@ def build_document(paths: Paths, plan: GatewayPlan) -> GatewayState:
             "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
             "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt)),
             "certificate": cert,
-            "keys": sorted(publish.parse_map(read_text(paths.key_map))),
+            "keys": sorted(key_map.read(paths)),
             "key_not_shown_yet": paths.operator_new.exists(),
             "uptime_seconds": boot.read_uptime_s(),
         },

@@ -14,13 +14,13 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate, haproxy, stop_state, tls
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.history import applied, open_switch
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map
 from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.monitor import status as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.status import gateway as behind
 from kimi_prov.on_host.status.sample import Sample
-from kimi_prov.on_host.system import boot, group_state, plans, units
+from kimi_prov.on_host.system import boot, group_state, kept_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
@@ -134,7 +134,7 @@ def _read_versions(paths: Paths, plan: MachinePlan) -> VersionsStatus:
 
 def _find_failed_driver(paths: Paths) -> str | None:
     """Describe the version of NVIDIA's driver that was tried here in vain; None for none."""
-    failed = read_json(paths.locate(layout.DRIVER_STATE)).get("failed")
+    failed = kept_state.read(paths, layout.DRIVER_STATE).get("failed")
     if not isinstance(failed, dict):
         return None
     runs = nvidia_smi.parse_module(read_text(Path("/proc/driver/nvidia/version")))["version"]
@@ -187,7 +187,7 @@ def _build_port(paths: Paths, plan: MachinePlan) -> PortStatus:
         "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
         "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt)),
         "certificate": certificate.describe_current(paths, plan),
-        "keys": sorted(publish.parse_map(read_text(paths.key_map))),
+        "keys": sorted(key_map.read(paths)),
         "key_not_shown_yet": paths.operator_new.exists(),
         "engines": engines,
     }

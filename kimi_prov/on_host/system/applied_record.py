@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.system import files
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.state_files import KEPT
+from kimi_prov.on_host.system import files, kept_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.paths import Paths
 
-SCHEMA = "kimi-prov/applied/v1"
+SCHEMA = KEPT[layout.APPLIED].schema
 
 
-def read(paths: Paths) -> dict[str, Any]:
-    """Return what was applied last; empty where nothing was, or an older version did it."""
-    found = files.read_json(paths.applied)
-    return found if found.get("schema") == SCHEMA else {}
+def read(paths: Paths) -> kept_state.State:
+    """Return what was applied last; empty where nothing was. Raises DamagedStateError."""
+    return kept_state.read(paths, layout.APPLIED)
 
 
 def write(paths: Paths, document: Mapping[str, Any]) -> None:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, describe_error
-from kimi_prov.contract.paths import WEB_ENVS, WEB_USER, Paths
+from kimi_prov.contract.paths import WEB_ADMIN_NEW, WEB_ENVS, WEB_USER, Paths
 from kimi_prov.contract.unit_comparison import DIGEST_VARIABLE
-from kimi_prov.on_host.system import started, units
+from kimi_prov.on_host.system import kept_state, started, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     find_owner_ids,
@@ -154,7 +154,7 @@ class WebUi:
             # The password of an earlier run is not valid any more.
             remove(str(self.paths.web_admin_new))
         if given is None:
-            made = read_json(self.paths.web_admin_new)
+            made = kept_state.read(self.paths, WEB_ADMIN_NEW)
             given = made or {"email": _ADMIN, "password": secrets.token_urlsafe(15)}
             if not made:
                 text = json.dumps(given) + "\n"

@@ -24,7 +24,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import backup
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.history import entries
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, metadata, publish
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -75,7 +75,7 @@ def make_machine(tmp_path, zipapp, monkeypatch):
         paths.plan.write_text(json.dumps(plan))
         own = {"operator": operator or f"operator of {name}", "verify": f"verify of {name}"}
         paths.key_map.write_text(
-            publish.render_map({n: publish.hash_key(v) for n, v in own.items()})
+            key_map.render_map({n: publish.hash_key(v) for n, v in own.items()})
         )
         tls.install(paths, tls.make_self_signed(NAMES))
         paths.converged = converged
@@ -104,7 +104,7 @@ def chats(machine):
 
 
 def known(machine):
-    return publish.parse_map(machine.key_map.read_text())
+    return key_map.parse_map(machine.key_map.read_text())
 
 
 def pictured(machine):
@@ -173,9 +173,9 @@ def test_a_key_that_somebody_has_is_not_covered_by_the_new_machines(make_machine
 def test_the_inventorys_keys_of_now_count(make_machine):
     old, new = make_machine("old"), make_machine("new")
     old.key_map.write_text(
-        publish.render_map({**known(old), "alice": "a" * 64, "bob": "b" * 64, "web": "c" * 64})
+        key_map.render_map({**known(old), "alice": "a" * 64, "bob": "b" * 64, "web": "c" * 64})
     )
-    new.key_map.write_text(publish.render_map({**known(new), "alice": "d" * 64}))
+    new.key_map.write_text(key_map.render_map({**known(new), "alice": "d" * 64}))
     made, _ = carried(old, new)
     assert made["keys"] == ["alice", "bob", "operator"]
     found = known(new)
@@ -422,3 +422,43 @@ def test_a_page_that_does_not_answer_leaves_all_else_as_it_was(make_machine, mon
     with pytest.raises(HostError, match="did not start"):
         brought(new, content, made["sha256"])
     assert pictured(new) == before
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "\0" * 9])
+def test_a_damaged_book_comes_back_from_a_backup_without_a_limit_less(make_machine, damage):
+    machine = make_machine("old")
+    limit = {"limits": {"requests_per_day": 5}}
+    publish.ensure(machine, {"team": "d" * 64})
+    publish.add(machine, "alice", limit)
+    content, sha256 = archived(machine)
+    publish.change(machine, "team", {"ends": 5})
+    publish.add(machine, "bob", limit)
+    before = machine.key_map.read_text(), machine.key_rules.read_text()
+    machine.key_book.write_text(damage)
+    with pytest.raises(HostError) as raised:
+        publish.ensure(machine, {"team": "d" * 64})
+    assert "kimi-prov restore" in raised.value.fix
+    brought(machine, content, sha256)
+    assert (machine.key_map.read_text(), machine.key_rules.read_text()) == before
+    assert publish.ensure(machine, {"team": "d" * 64})["removed"] == []
+    assert {*metadata.list_added(metadata.read(machine))} == {"alice", "bob"}
+
+
+def archived(machine):
+    made = backup.make_archive(machine, os.geteuid())
+    content = (machine.transfer / transfer.ARCHIVE).read_bytes()
+    transfer.remove_archive(machine)
+    return content, made["sha256"]
+
+
+@pytest.mark.parametrize("damage", ["", "\0" * 9, "-----BEGIN CERTIFICATE-----\nMI"])
+def test_a_damaged_certificate_comes_back_from_a_backup(make_machine, damage):
+    machine = make_machine("old")
+    pem = machine.tls_pem.read_text()
+    content, sha256 = archived(machine)
+    machine.tls_pem.write_text(damage)
+    with pytest.raises(HostError) as raised:
+        tls.ensure(machine, {"mode": "self-signed", "names": NAMES})
+    assert "kimi-prov restore" in raised.value.fix
+    brought(machine, content, sha256)
+    assert machine.tls_pem.read_text() == pem

@@ -100,6 +100,9 @@ class ActionModule(HostAction):
             "key_names": keys["names"],
             "converged": answer.get("converged", False),
         }
+        warning = (answer.get("certificate") or {}).get("warning")
+        if warning:
+            result["warnings"] = [warning]
         if keys["created"] or keys["removed"]:
             result["msg"] = f"keys created: {keys['created']}, keys removed: {keys['removed']}"
         return result

@@ -7,7 +7,7 @@ import pytest
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import compare
 from kimi_prov.on_host.endpoint import tls
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 from kimi_prov.on_host.system import applied_record
 from kimi_prov.on_host.system.files import read_text, write_json
 
@@ -20,14 +20,14 @@ def paths(tmp_path):
     paths.state.mkdir(parents=True)
     publish.ensure(paths, {})
     made = tls.ensure(paths, {"mode": "self-signed", "names": ["a.example"]})
-    told = publish.describe_keys(publish.parse_map(read_text(paths.key_map)))
+    told = publish.describe_keys(key_map.parse_map(read_text(paths.key_map)))
     whole = {"schema": applied_record.SCHEMA, **told, "certificate_sha256": made["fingerprint"]}
     write_json(str(paths.applied), whole)
     return paths
 
 
 def drift(paths):
-    told = publish.describe_keys(publish.parse_map(read_text(paths.key_map)))
+    told = publish.describe_keys(key_map.parse_map(read_text(paths.key_map)))
     now = {**told, "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt))}
     was = applied_record.read(paths)
     found = [*compare.compare_keys(was, now), *compare.compare_certificate(was, now)]

@@ -48,7 +48,7 @@ def test_an_interpreter_of_an_environment_that_stays_stays(machine: Applied) -> 
 
 def test_nothing_is_removed_while_a_switch_is_open(machine: Applied) -> None:
     machine.entry()
-    machine.put(layout.SWITCH, '{"since": "now"}')
+    machine.put(layout.SWITCH, '{"phase": "writing", "from": 1, "to": 2, "since": "now"}')
     assert open_switch.read(machine.places)
     with pytest.raises(HostError, match="a switch is open"):
         clean.remove_unneeded(machine.places, remove=True)

@@ -118,13 +118,15 @@ def test_the_newest_versions_that_served_stay_restorable(machine: Applied) -> No
     assert entries.prune(machine.places, keep=2) == []
 
 
-def test_an_entry_of_another_form_is_none(machine: Applied) -> None:
+def test_an_entry_of_another_form_is_damaged(machine: Applied) -> None:
     made = machine.entry()
     file = entries.find_folder(machine.places, made["number"]) / "entry.json"
     file.write_text('{"schema": "other"}')
-    assert entries.read(machine.places, made["number"]) == {}
+    with pytest.raises(HostError, match="its schema is not"):
+        entries.read(machine.places, made["number"])
     file.write_text("[")
-    assert entries.read_all(machine.places) == []
+    with pytest.raises(HostError, match="is damaged"):
+        entries.read_all(machine.places)
 
 
 # Other than a plan decides over them: the page and the certificate stay as they are, and what goes

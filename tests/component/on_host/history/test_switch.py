@@ -572,6 +572,6 @@ def test_the_lock_is_released_where_nothing_can_be_noted(
     released = []
     monkeypatch.setattr(close_switch.apply_lock, "release", released.append)
     machine.places.applied.mkdir(parents=True)
-    with pytest.raises(OSError, match="applied"):
+    with pytest.raises(HostError, match="applied"):
         end(machine)
     assert len(released) == 1

@@ -10,7 +10,7 @@ import pytest
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import api_client
-from kimi_prov.on_host.keys import listing, metadata, publish
+from kimi_prov.on_host.keys import key_map, listing, metadata, publish
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 HOUR_S = 3600
@@ -138,7 +138,7 @@ def test_a_rule_of_the_inventory_counts_and_one_that_it_does_not_name_stays(make
 
 def listed(proxy):
     book = metadata.read(proxy.paths)
-    return listing.list_keys(proxy.paths, publish.parse_map(proxy.paths.key_map.read_text()), book)
+    return listing.list_keys(proxy.paths, key_map.parse_map(proxy.paths.key_map.read_text()), book)
 
 
 def test_the_list_tells_when_keys_were_made_and_end(make_proxy):

@@ -6,7 +6,7 @@ import pytest
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import tls
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 from kimi_prov.on_host.proxy import converge
 
 
@@ -18,7 +18,7 @@ def paths(tmp_path):
 
 
 def in_map(paths):
-    return publish.parse_map(paths.key_map.read_text())
+    return key_map.parse_map(paths.key_map.read_text())
 
 
 def test_check_mode_writes_nothing(paths):

@@ -188,3 +188,18 @@ def test_what_the_timer_orders_for_names_of_before_is_waited_for_and_ordered_aga
     done = acme.ensure(machine, {"acme": wished, "hook": None})
     assert done == {"changed": True, "ordered": "other names are set", "warning": None}
     assert asked.read_text().split() == ["start", "start"]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "\0" * 9])
+def test_a_damaged_account_is_never_replaced_by_another(tmp_path, monkeypatch, damage):
+    paths = acme.Paths(tmp_path)
+    paths.acme.mkdir(parents=True)
+    monkeypatch.setattr(acme.pwd, "getpwnam", lambda _: pwd.getpwuid(os.getuid()))
+    folder = paths.acme / "client" / "config" / "accounts" / "ca.test" / "dir" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "private_key.json").write_text(damage)
+    client = acme.Client(paths, SETTINGS)
+    with pytest.raises(HostError, match="the ACME account is damaged") as raised:
+        client.order({})
+    assert "kimi-prov restore" in raised.value.fix
+    assert (folder / "private_key.json").read_text() == damage

@@ -12,7 +12,7 @@ from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import api_client, checks, haproxy
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 from kimi_prov.on_host.proxy import converge as proxy_module
 from kimi_prov.on_host.system import machine_key
 
@@ -89,9 +89,9 @@ def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
         found = haproxy.read_map(proxy.paths.socket, str(proxy.paths.key_map))
         return {name: value for value, name in found.items()}
 
-    assert loaded() == publish.parse_map(proxy.paths.key_map.read_text())
+    assert loaded() == key_map.parse_map(proxy.paths.key_map.read_text())
     publish.rotate(proxy.paths)
-    assert loaded() == publish.parse_map(proxy.paths.key_map.read_text())
+    assert loaded() == key_map.parse_map(proxy.paths.key_map.read_text())
 
 
 def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):

@@ -10,7 +10,7 @@ import pytest
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import observe
 from kimi_prov.on_host.endpoint import haproxy
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map
 from kimi_prov.on_host.proxy import converge
 from kimi_prov.on_host.system import machine_key
 
@@ -104,7 +104,7 @@ def test_what_a_former_head_has_of_its_clients_is_left_alone_and_its_counter_goe
 ) -> None:
     counter = paths.units / "kimi-usage.service"
     counter.write_text("[Service]\n")
-    text = publish.render_map({"alice": "a" * 64})
+    text = key_map.render_map({"alice": "a" * 64})
     paths.key_map.write_text(text)
     paths.proxy_config.write_text(METRICS_ALONE)
     assert not converge.is_converged(paths)

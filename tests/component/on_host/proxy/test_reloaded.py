@@ -12,7 +12,7 @@ from gateway_site import QUESTION, Site
 from waiting import until
 
 from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_state, tls
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 from kimi_prov.on_host.proxy import converge
 
 BOB = "sk-of-bob"
@@ -74,7 +74,7 @@ def kept(make_proxy):
 def test_a_key_that_is_removed_opens_nothing_over_an_old_connection(kept):
     machine, client = kept
     assert client.status(client.ask(BOB)) == 200
-    left = publish.parse_map(machine.paths.key_map.read_text())
+    left = key_map.parse_map(machine.paths.key_map.read_text())
     del left["bob"]
     publish.publish(machine.paths, left)
     assert client.status(client.ask(BOB)) == http2.OTHER

@@ -7,7 +7,7 @@ import pytest
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.keys import key_map, publish
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def paths(tmp_path):
 
 
 def in_map(paths):
-    return publish.parse_map(paths.key_map.read_text())
+    return key_map.parse_map(paths.key_map.read_text())
 
 
 def test_the_first_run_makes_two_keys_and_keeps_hashes(paths):

@@ -9,7 +9,7 @@ import pytest
 from kimi_prov.acceptance import metrics_key as given
 from kimi_prov.contract.paths import Paths
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.keys import metrics_key, publish
+from kimi_prov.on_host.keys import key_map, metrics_key, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def paths(tmp_path: Path) -> Paths:
 def test_one_is_made_once_and_kept(paths: Paths) -> None:
     assert metrics_key.ensure(paths, MADE)
     key = metrics_key.read(paths)
-    assert publish.parse_map(paths.metrics_key_map.read_text()) == {
+    assert key_map.parse_map(paths.metrics_key_map.read_text()) == {
         "metrics": publish.hash_key(key)
     }
     assert paths.metrics_key.stat().st_mode & 0o777 == 0o600
@@ -41,7 +41,7 @@ def test_a_run_that_was_cut_between_the_two_files_is_completed(paths: Paths) -> 
     key = metrics_key.read(paths)
     paths.metrics_key_map.unlink()
     assert metrics_key.ensure(paths, MADE)
-    assert publish.parse_map(paths.metrics_key_map.read_text()) == {
+    assert key_map.parse_map(paths.metrics_key_map.read_text()) == {
         "metrics": publish.hash_key(key)
     }
 
@@ -51,7 +51,7 @@ def test_of_a_given_key_the_machine_has_the_hash_alone(paths: Paths) -> None:
     digest = publish.hash_key("a-key-of-the-site-0123")
     assert metrics_key.ensure(paths, {"sha256": digest})
     assert not paths.metrics_key.exists()
-    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": digest}
+    assert key_map.parse_map(paths.metrics_key_map.read_text()) == {"metrics": digest}
     assert not metrics_key.ensure(paths, {"sha256": digest})
 
 
