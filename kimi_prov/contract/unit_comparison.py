@@ -38,7 +38,7 @@ _ASSIGNED = ("environment", "limits", "protection")
 _LATER = re.compile(
     r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|(Timeout|Restart|Log|Syslog|Standard)"
     r"\w*|Type|KillMode|(Kill|FinalKill|RestartKill)Signal|SendSIG\w+|SuccessExitStatus|OOMPolicy|"
-    r"Watchdog\w+|NotifyAccess|RuntimeDirectory\w*"
+    r"Watchdog\w+|NotifyAccess|RuntimeDirectory\w*|MemoryMax"
 )
 # Each assignment adds words, an empty one removes all; systemd reads them in any order.
 _WORDS = re.compile(

@@ -379,6 +379,7 @@ def _build_watchdog(
         "reason": planned["reason"],
         "bundles": len(bundles.list_names(paths)),
         "last_hang": _describe_hang(last) if last else None,
+        "memory_ended": watched.list_memory_ends(paths),
     }
 
 

@@ -28,7 +28,7 @@ from kimi_prov.on_host.engine import ready
 from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.system.process import run
-from kimi_prov.on_host.watchdog import bundles, observe, state
+from kimi_prov.on_host.watchdog import bundles, memory_ends, observe, state
 from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, Verdict, What, classify
 from kimi_prov.on_host.watchdog.state import Record
 
@@ -109,6 +109,8 @@ class Watchdog:
             timeout_s = min(_METRICS_S, self._limits.every)
             looked = observe.observe_engine(engine, around, timeout_s, ours=watch.out)
             notifier.alive()
+            if watch.has_changed(looked):
+                self._tell_memory_end(engine.unit)
             self._act(watch, looked, plan, notifier)
         self._keep_record()
         self._publish({engine.unit: engine.index for engine in found})
@@ -160,6 +162,15 @@ class Watchdog:
                 self._balance(watch, draining.OUT)
             if watch.ask_again(str(plan["model"]["served_names"][0])):
                 self._record.probe(unit)
+
+    def _tell_memory_end(self, unit: str) -> None:
+        """Report it once if systemd has ended the engine by its memory limit."""
+        at = memory_ends.find_last(unit)
+        if at is not None and self._record.memory_ended(unit, at):
+            self._say(
+                f"{unit} was ended by its memory limit (MemoryMax) at {state.format_time(at)}: it "
+                "took more than is planned; the rest of the machine kept its memory"
+            )
 
     def _balance(self, watch: _Watch, state: str) -> None:
         """Make the proxy send requests to an engine again, or no more.
@@ -261,6 +272,8 @@ class _Watch:
         self.left = ""
         self.stalled = False
         self.text = ""
+        # The start that was observed last, and whether it served.
+        self._seen: tuple[str, bool] | None = None
         self._limits = limits
         most = (limits.computing + limits.ask) / limits.every + 10
         self._samples: deque[Sample] = deque(maxlen=int(most) + 1)
@@ -276,6 +289,11 @@ class _Watch:
         if last and last.get("served_again_s") is None:
             ago = time.time() - float(last["time"]) + float(last["still_s"])
             self.left, self._since = str(last["start"]), time.monotonic() - ago
+
+    def has_changed(self, looked: Looked) -> bool:
+        """Return whether the engine has ended, or was started, since the last time."""
+        before, self._seen = self._seen, (looked.start, looked.serves)
+        return before != self._seen
 
     def classify(self, looked: Looked) -> Verdict:
         """Add a sample, and decide."""

@@ -14,11 +14,14 @@ from kimi_prov.on_host.system.files import write_json as write_document
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.machine import MemoryEnd
     from kimi_prov.contract.paths import Paths
 
 # Number of hangs that are remembered.
 _MAX_HANGS = 20
 HOUR_S = 3600.0
+# A time of ten digits, in the year 2286.
+_MAX_TIME_S = 1e10
 RESTARTED, LEFT, GROUP = "restarted", "left alone", "left to the group"
 _COUNTS = ("probes", "hangs", "restarts")
 _HELP = {
@@ -49,6 +52,15 @@ class Record:
             }
             for name in _COUNTS
         }
+
+        self._memory_ends = _parse_times(found.get("memory_ended"))
+
+    def memory_ended(self, unit: str, at: float) -> bool:
+        """Record when an engine was ended by its memory limit; True where that is news."""
+        news = self._memory_ends.get(unit) != at
+        self._memory_ends[unit] = at
+        self._changed = self._changed or news
+        return news
 
     def probe(self, unit: str) -> None:
         """Count a question of our own."""
@@ -86,7 +98,7 @@ class Record:
     def save(self) -> None:
         """Write the changes since the last time. Raises OSError; the caller then tries again."""
         if self._changed:
-            document = {**self._counts, "last": self.hangs}
+            document = {**self._counts, "last": self.hangs, "memory_ended": self._memory_ends}
             write_document(str(self._paths.watchdog_state), document, mode=0o600)
             self._changed = False
 
@@ -133,6 +145,21 @@ def find_last_hang(paths: Paths) -> dict[str, Any] | None:
     hangs = read_json(paths.watchdog_state).get("last")
     found = hangs[-1] if isinstance(hangs, list) and hangs else None
     return found if isinstance(found, dict) else None
+
+
+def list_memory_ends(paths: Paths) -> list[MemoryEnd]:
+    """Return each engine that was ended by its memory limit, and when that was last."""
+    ends = _parse_times(read_json(paths.watchdog_state).get("memory_ended"))
+    return [{"unit": unit, "at": format_time(at)} for unit, at in sorted(ends.items())]
+
+
+def _parse_times(value: object) -> dict[str, float]:
+    """Return times by unit, in seconds since 1970; without what is none."""
+    return {
+        str(unit): float(at)
+        for unit, at in _as_mapping(value).items()
+        if isinstance(at, (int, float)) and 0 <= at < _MAX_TIME_S
+    }
 
 
 def format_time(at: float) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.planner.decisions import GIB, Workload
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.memory import cpu, hybrid
+from kimi_prov.planner.memory.unit_limit import Use, choose_limit
 from kimi_prov.planner.placement import numa
 from kimi_prov.planner.settings.flag_names import VLLM
 
@@ -61,6 +62,9 @@ def choose_budget(
 def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan:
     """Give the plan's `memory`."""
     gpu = budget.gpu
+    reserve = sum(part.size_bytes for part in budget.parts if part.kind == "system")
+    resident = budget.host_required - reserve
+    use = Use(host.memory_bytes, reserve, ram_disk_bytes, resident, budget.instances)
     return {
         "weights_bytes_total": budget.weights_total,
         "weights_bytes_per_gpu": gpu.weights if gpu else None,
@@ -75,6 +79,7 @@ def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan
         "overhead_bytes_per_gpu": gpu.overhead if gpu else None,
         "host_ram_required_bytes": budget.host_required + ram_disk_bytes,
         "host_ram_available_bytes": host.memory_bytes,
+        "unit_limit_bytes": choose_limit(use),
         "host_parts": [
             {"kind": part.kind, "name": part.name, "bytes": part.size_bytes}
             for part in budget.parts

@@ -116,9 +116,14 @@ def format_watchdog(found: WatchdogStatus | None) -> list[str]:
     if not found["enabled"]:
         return format_entry("watchdog", f"none: {found['reason']}")
     stopped = "" if found["state"] == "active" else f"IT IS {found['state'].upper()}; "
+    ends = [
+        line
+        for end in found.get("memory_ended") or []
+        for line in format_entry("", f"{end['unit']} reached its memory limit at {end['at']}")
+    ]
     last = found["last_hang"]
     if not last:
-        return format_entry("watchdog", f"{stopped}no engine hung so far")
+        return [*format_entry("watchdog", f"{stopped}no engine hung so far"), *ends]
     again = last["served_again_s"]
     ended = (
         f"it went on {format_duration(again)} after its last step" if again else "NOT SERVING SINCE"
@@ -131,6 +136,7 @@ def format_watchdog(found: WatchdogStatus | None) -> list[str]:
             f"({last['done']}); {ended}{kept}",
         ),
         *format_entry("", last["why"]),
+        *ends,
     ]
 
 

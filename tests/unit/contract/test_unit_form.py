@@ -48,6 +48,7 @@ def changes(before: str, after: str) -> list[str]:
         ("Description=Kimi: model server", "Description=The model server"),
         ("StartLimitBurst=3", "StartLimitBurst=5"),
         ("TimeoutStartSec=3600", "TimeoutStartSec=7200\nRestart=on-failure\nRestartSec=15"),
+        ("Type=exec", "Type=exec\nMemoryMax=1000000000"),
         ("0123456789abcdef", "another"),
         ("ready --weights", "ready --anew --weights"),
         ("ready --port 8001", "ready --port 8001 --model k"),

@@ -32,6 +32,8 @@ class MemoryPlan(TypedDict):
     gpu_experts: NotRequired[Count | None]
     gpu_utilization: NotRequired[Annotated[float, Rule(minimum=0, maximum=1)] | None]
     kv_available_bytes: NotRequired[int | None]
+    unit_limit_bytes: NotRequired[Bytes | None]
+    """`MemoryMax=` of each engine's unit; null where no limit is safe."""
     host_parts: NotRequired[list[HostMemoryPart]]
 
 

@@ -232,6 +232,15 @@ class WatchdogStatus(TypedDict):
     bundles: int
     """Folders in /var/lib/kimi/hangs."""
     last_hang: LastHang | None
+    memory_ended: NotRequired[list[MemoryEnd]]
+    """Engines that were ended by their memory limit, and when that was last."""
+
+
+class MemoryEnd(TypedDict):
+    """An engine that systemd ended because its unit reached `MemoryMax`."""
+
+    unit: str
+    at: Timestamp
 
 
 class LastHang(TypedDict):

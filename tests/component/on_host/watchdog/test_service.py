@@ -305,3 +305,31 @@ def test_the_number_of_bundles_has_a_bound(machine: Machine, engine: Engine) -> 
     assert turns(Watchdog(machine.paths, LIMITS, restarts=3), machine.told)
     left = sorted(path.name for path in machine.paths.hangs.iterdir())
     assert left == [*old[-4:], machine.last()["bundle"]]
+
+
+def test_an_engine_that_its_memory_limit_ended_is_told_once(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journalctl = machine.calls.with_name("bin") / "journalctl"
+    asked, ends = machine.calls.with_name("asked"), machine.calls.with_name("ends")
+    ends.write_text("")
+    journalctl.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ncat {ends}\n')
+    journalctl.chmod(0o755)
+    watchdog = Watchdog(machine.paths, LIMITS, 3)
+    for _ in range(2):
+        watchdog.turn(Notifier.none())
+    assert state.list_memory_ends(machine.paths) == []
+    # Asked when it was first seen, and not each time.
+    (line,) = asked.read_text().splitlines()
+    assert line.endswith(f"_PID=1 UNIT={UNIT} UNIT_RESULT=oom-kill")
+    ends.write_text(f"1764450000.123456 host systemd[1]: {UNIT}: Failed with result 'oom-kill'.\n")
+    machine.start.write_text("second")
+    for _ in range(2):
+        watchdog.turn(Notifier.none())
+    told = [{"unit": UNIT, "at": "2025-11-29T21:00:00Z"}]
+    assert state.list_memory_ends(machine.paths) == told
+    assert capsys.readouterr().out.count("was ended by its memory limit") == 1
+    # A watchdog that starts again knows it.
+    Watchdog(machine.paths, LIMITS, 3).turn(Notifier.none())
+    assert "memory limit" not in capsys.readouterr().out
+    assert state.list_memory_ends(machine.paths) == told
