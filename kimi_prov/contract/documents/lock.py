@@ -19,6 +19,8 @@ class LockHolder(TypedDict, total=False):
     pid_start: int
     run: str
     """Different in each run."""
+    boot_s: float
+    """When it was renewed, in seconds since the boot."""
     since: str
 
 

@@ -1,7 +1,8 @@
 """One apply at a time: a lock on the machine that names its holder.
 
 `lock acquire HOLDER-JSON`, `lock take HOLDER-JSON RUN`, `lock release RUN`; each prints JSON. A
-lock that was not renewed for two hours is free: its holder has gone.
+lock that was not renewed for two hours is free: its holder has gone. The time is that since the
+boot, which no setting of the clock changes; the file is gone after a boot.
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ def find_holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> LockH
 
 def renew(path: str = paths.APPLY_LOCK) -> None:
     """Renew the lock; for the subcommands that a running play calls meanwhile."""
-    with contextlib.suppress(OSError):
-        os.utime(path)
+    with contextlib.suppress(OSError, HostError), _exclude_others(path):
+        holder, _ = _read_current(path)
+        if holder is not None:
+            _write_renewed(path, holder)
 
 
 @contextlib.contextmanager
@@ -132,12 +135,27 @@ def _read_current(path: str) -> tuple[LockHolder | None, float]:
     if not isinstance(found, dict) or not found:
         return None, 0.0
     holder: LockHolder = cast("LockHolder", found)
-    return holder, max(0.0, time.time() - about.st_mtime)
+    age = _read_age(holder)
+    return holder, max(0.0, time.time() - about.st_mtime) if age is None else age
+
+
+def _read_age(holder: LockHolder) -> float | None:
+    """Return the seconds since the lock was renewed; None where its holder does not say when."""
+    at = holder.get("boot_s")
+    if not isinstance(at, (int, float)):
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - at
+    return age if age >= 0 else None
 
 
 def _write(path: str, holder: LockHolder) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    write_json(path, {**holder, "since": since}, durable=False, mode=0o600)
+    _write_renewed(path, {**holder, "since": since})
+
+
+def _write_renewed(path: str, holder: LockHolder) -> None:
+    boot_s = round(time.clock_gettime(time.CLOCK_BOOTTIME), 3)
+    write_json(path, {**holder, "boot_s": boot_s}, durable=False, mode=0o600)
 
 
 def main(argv: list[str]) -> int:

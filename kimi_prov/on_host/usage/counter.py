@@ -56,7 +56,8 @@ _NAME_LENGTH = 64
 # Connections of engines that may wait while the process is busy.
 _MAX_BACKLOG = 1024
 _OURS = (
-    *(f"usage/{name}.py" for name in ("counter", "store", "windows", "places", "pool", "machines")),
+    *(f"usage/{name}.py" for name in ("counter", "store", "clock", "windows", "places", "pool")),
+    "usage/machines.py",
     *("usage/exposition.py", "endpoint/gauges.py", "system/exposition.py"),
 )
 _GATEWAY = "--gateway"
@@ -261,7 +262,7 @@ async def serve(
         await _listen(paths.usage_recent_socket, counter.tell, 0o600),
     ]
     machines = None
-    pool = Pool(store.now) if gateway else None
+    pool = Pool(store.now, days=store.list_days) if gateway else None
     limits = Limits(store, counter, pool.ask if pool else counter.check)
     servers.append(await _listen(paths.usage_limits_socket, limits.serve, 0o600))
     if pool is not None:

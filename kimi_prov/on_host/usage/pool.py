@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import key_rules
 from kimi_prov.on_host.usage import windows
-from kimi_prov.on_host.usage.store import format_day
+from kimi_prov.on_host.usage.clock import format_day
 from kimi_prov.on_host.usage.windows import MINUTE_S, Refusal, Row
 
 if TYPE_CHECKING:
@@ -45,8 +45,11 @@ class Pool:
         self,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
+        days: Callable[[], list[str]] | None = None,
     ) -> None:
+        """Count by `wall`; `days`: those that count for limits of a day, today alone without."""
         self._wall, self._steady = wall, steady
+        self._days = days or (lambda: [format_day(wall())])
         self._lock = threading.Lock()
         self._told: dict[str, _Told] = {}
         # Requests of the last minute that this gateway accepted, by key and second.
@@ -86,7 +89,7 @@ class Pool:
         with self._lock:
             own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}
             self._own[key] = own
-            rows, used = self._sum(key, now, format_day(wall))
+            rows, used = self._sum(key, now, self._days())
             let_in: list[Row] = [(at, n, 0) for at, n in sorted(own.items())]
             untold = windows.find_newest(let_in, sum(own.values()) - sum(row[1] for row in rows))
             refusal = windows.find_longest(
@@ -102,7 +105,7 @@ class Pool:
                 own[int(now)] = own.get(int(now), 0) + 1
         return refusal
 
-    def _sum(self, key: str, now: float, day: str) -> tuple[list[Row], tuple[int, int]]:
+    def _sum(self, key: str, now: float, days: list[str]) -> tuple[list[Row], tuple[int, int]]:
         rows: list[Row] = []
         requests = tokens = 0
         for told in self._told.values():
@@ -110,7 +113,7 @@ class Pool:
             if used is None:
                 continue
             rows += [row for row in used.minute if row[0] > now - MINUTE_S]
-            if told.day == day:
+            if told.day in days:
                 requests, tokens = requests + used.day[0], tokens + used.day[1]
         return sorted(rows), (requests, tokens)
 

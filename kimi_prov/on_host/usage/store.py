@@ -16,12 +16,14 @@ from datetime import datetime, timedelta, timezone
 from typing import (
     TYPE_CHECKING,
     Any,
-    Callable,
     cast,
 )
 
 from kimi_prov.contract.key_rules import LIMITS
+from kimi_prov.on_host.system.boot import read_boot_id
+from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.usage import windows
+from kimi_prov.on_host.usage.clock import Clock, format_day
 from kimi_prov.on_host.usage.windows import DAY_S, MINUTE_S
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ CREATE TABLE IF NOT EXISTS request (
     id TEXT PRIMARY KEY, told_at INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL DEFAULT 0,
     completion_tokens INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS boot (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL,
+    steady REAL NOT NULL, held_until REAL NOT NULL, held TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS forgets (one INTEGER PRIMARY KEY CHECK (one = 1), at INTEGER NOT NULL);
 """
 _USED = """
@@ -90,53 +94,19 @@ ON CONFLICT (key, day, reason) DO UPDATE SET requests = max(requests, excluded.r
 _LAST_MINUTE = """
 SELECT second, requests, tokens FROM minute WHERE key = ? AND second BETWEEN ? AND ? ORDER BY second
 """
-_DAY_SO_FAR = """
-SELECT requests, prompt_tokens + completion_tokens FROM used WHERE key = ? AND day = ?
+# `days`: of JSON.
+_DAYS_SO_FAR = """
+SELECT key, sum(requests), sum(prompt_tokens + completion_tokens) FROM used
+WHERE day IN (SELECT value FROM json_each(:days)) AND (:key IS NULL OR key = :key) GROUP BY key
 """
 _COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "last_at")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
-class Clock:
-    """The machine's clock; it does not repeat a day that was deleted.
-
-    If the machine's clock is set back by up to a day, this one runs at half the speed until the
-    machine's clock has caught up. If the clock is
-    set back by more than a day, it had been wrong before, and the new time is used.
-    """
-
-    def __init__(
-        self,
-        latest: float = 0.0,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._wall, self._steady = wall, steady
-        self._at, self._since = latest, steady()
-
-    def steady(self) -> float:
-        """Return seconds of the monotonic clock."""
-        return self._steady()
-
-    def now(self) -> float:
-        """Return seconds since 1970."""
-        wall, steady = self._wall(), self._steady()
-        passed = steady - self._since
-        behind = self._at + passed - wall
-        self._at = max(wall, self._at + passed / 2) if 0 < behind <= DAY_S else wall
-        self._since = steady
-        return self._at
-
-
 def _find_last_minute(now: float) -> tuple[int, int]:
     """Return the first and the last second of the last minute."""
     return int(now) - MINUTE_S + 1, int(now)
-
-
-def format_day(at: float) -> str:
-    """Return the day of a time, as 2026-11-24."""
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
 
 class Store:
@@ -153,12 +123,22 @@ class Store:
             raise sqlite3.DatabaseError(f"a later version of kimi-prov made it ({version})")
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
         self._keep_days = keep_days
+        self._boot = read_boot_id(Machine())
         latest = self._number("SELECT latest FROM clock")
-        self._clock = clock or Clock(latest or 0.0)
+        self._clock = clock or self._restore_clock(latest)
         # An earlier version deleted days by the machine's clock.
         forgets = self._number("SELECT at FROM forgets") or latest
         self._forgets = self._clock.now() if forgets is None else float(forgets)
         self._forgot = self._clock.steady()
+
+    def _restore_clock(self, latest: int | None) -> Clock:
+        """Return the clock of an earlier process, or a new one after a boot."""
+        row = self._db.execute("SELECT id, steady, held_until, held FROM boot").fetchone()
+        if latest is None or row is None or row[0] != self._boot:
+            return Clock(float(latest or 0))
+        clock = Clock(float(latest), since=float(row[1]))
+        clock.held, clock.held_until = set(json.loads(row[3])), float(row[2])
+        return clock
 
     def _number(self, question: str) -> int | None:
         row = self._db.execute(question).fetchone()
@@ -246,8 +226,14 @@ class Store:
 
     def _check_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
         if {"requests_per_day", "tokens_per_day"} & set(limits):
-            row = self._db.execute(_DAY_SO_FAR, (key, format_day(now))).fetchone() or (0, 0)
-            yield from windows.check_day(row, limits, now)
+            used = self._count_day(now, key).get(key, (0, 0))
+            yield from windows.check_day(used, limits, self._clock.seconds_of_day(now))
+
+    def _count_day(self, now: float, key: str | None = None) -> dict[str, tuple[int, int]]:
+        """Return requests and tokens that count for limits of a day, by key."""
+        days = json.dumps(self._clock.list_days(now))
+        rows = self._db.execute(_DAYS_SO_FAR, {"days": days, "key": key})
+        return {name: (requests, tokens) for name, requests, tokens in rows}
 
     def recent(self) -> dict[str, Any]:
         """Return what keys used today and in the last minute, for a gateway.
@@ -258,12 +244,8 @@ class Store:
         now = self._clock.now()
         day = format_day(now)
         keys: dict[str, dict[str, Any]] = {}
-        used = self._db.execute(
-            "SELECT key, requests, prompt_tokens + completion_tokens FROM used WHERE day = ?",
-            (day,),
-        )
-        for key, requests, tokens in used:
-            keys[key] = {"day": [requests, tokens], "minute": []}
+        for key, used in self._count_day(now).items():
+            keys[key] = {"day": list(used), "minute": []}
         rows = self._db.execute(
             "SELECT key, second, requests, tokens FROM minute WHERE second BETWEEN ? AND ? "
             "ORDER BY second",
@@ -278,6 +260,10 @@ class Store:
     def now(self) -> float:
         """Return seconds since 1970 by the counter's clock."""
         return self._clock.now()
+
+    def list_days(self) -> list[str]:
+        """Return the days whose use counts for limits of a day now."""
+        return self._clock.list_days(self._clock.now())
 
     def refuse(self, key: str, reason: str) -> None:
         """Count a refusal that a gateway decided over several machines."""
@@ -297,6 +283,11 @@ class Store:
                 "INSERT INTO clock (one, latest) VALUES (1, ?) "
                 "ON CONFLICT (one) DO UPDATE SET latest = excluded.latest",
                 (int(now),),
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO boot (one, id, steady, held_until, held) "
+                "VALUES (1, ?, ?, ?, ?)",
+                (self._boot, steady, self._clock.held_until, json.dumps(sorted(self._clock.held))),
             )
             self._db.execute(
                 "INSERT INTO forgets (one, at) VALUES (1, ?) "

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from kimi_prov.on_host.usage import store
+from kimi_prov.on_host.usage.clock import Clock
 
 # The 24th of November 2026, 12:00:00 UTC.
 NOON = 1795521600.0
@@ -24,8 +25,8 @@ class Time:
         self.wall += seconds
         self.steady += seconds
 
-    def clock(self, latest: float = 0.0) -> store.Clock:
-        return store.Clock(latest, lambda: self.wall, lambda: self.steady)
+    def clock(self, latest: float = 0.0) -> Clock:
+        return Clock(latest, lambda: self.wall, lambda: self.steady)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,15 +54,50 @@ def test_it_can_be_taken_over_from_the_run_that_was_seen_dead(tmp_path: Path) ->
     assert json.loads(Path(path).read_text())["run"] == "b"
 
 
-def test_a_lock_that_nobody_renews_becomes_free(tmp_path: Path) -> None:
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The machine's clock and the seconds since its boot, as a test turns them."""
+    now = {"wall": time.time(), "boot": 5000.0}
+    monkeypatch.setattr(apply_lock.time, "time", lambda: now["wall"])
+    monkeypatch.setattr(apply_lock.time, "clock_gettime", lambda _: now["boot"])
+    return now
+
+
+def test_a_lock_that_nobody_renews_becomes_free(tmp_path: Path, clocks: dict[str, float]) -> None:
     path = str(tmp_path / "lock")
     apply_lock.acquire(A, path)
-    old = Path(path).stat().st_mtime - apply_lock.STALE_S - 1
-    os.utime(path, (old, old))
+    clocks["boot"] += apply_lock.STALE_S - 1
     apply_lock.renew(path)
-    assert not apply_lock.acquire(B, path)["held"]
-    os.utime(path, (old, old))
+    clocks["boot"] += apply_lock.STALE_S - 1
+    answer = apply_lock.acquire(B, path)
+    assert (answer["held"], answer["age_s"]) == (False, round(apply_lock.STALE_S - 1))
+    clocks["boot"] += 2
+    assert apply_lock.find_holder(path) is None
     assert apply_lock.acquire(B, path)["held"]
+
+
+@pytest.mark.parametrize("jump_s", [2 * 3600 + 1, 86_400, -3600, -86_400])
+def test_a_clock_that_jumps_neither_frees_a_lock_nor_keeps_one(
+    tmp_path: Path, clocks: dict[str, float], jump_s: float
+) -> None:
+    path = str(tmp_path / "lock")
+    apply_lock.acquire(A, path)
+    clocks["wall"] += jump_s
+    assert not apply_lock.acquire(B, path)["held"]
+    clocks["wall"] += apply_lock.STALE_S + 1
+    clocks["boot"] += apply_lock.STALE_S + 1
+    assert apply_lock.acquire(B, path)["held"]
+
+
+def test_a_lock_that_an_older_version_renews_becomes_free_by_its_files_time(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(A))
+    old = path.stat().st_mtime - apply_lock.STALE_S - 1
+    assert not apply_lock.acquire(B, str(path))["held"]
+    os.utime(path, (old, old))
+    assert apply_lock.acquire(B, str(path))["held"]
 
 
 def test_half_a_lock_is_none(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kimi_prov.on_host.usage.clock import Clock
 from kimi_prov.on_host.usage.pool import Pool
-from kimi_prov.on_host.usage.store import Clock, Store
+from kimi_prov.on_host.usage.store import Store
 
 # The 24th of November 2026, 12:00:00 UTC.
 NOON = 1795521600.0

@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from kimi_prov.on_host.usage import exposition, store
+from kimi_prov.on_host.usage.clock import Clock
 
 # The 24th of November 2026, 12:00:00 UTC.
 NOON = 1795521600.0
@@ -24,8 +25,8 @@ class Time:
         self.wall += seconds
         self.steady += seconds
 
-    def clock(self, latest: float = 0.0) -> store.Clock:
-        return store.Clock(latest, lambda: self.wall, lambda: self.steady)
+    def clock(self, latest: float = 0.0) -> Clock:
+        return Clock(latest, lambda: self.wall, lambda: self.steady)
 
 
 @pytest.fixture
@@ -141,10 +142,58 @@ def test_a_clock_that_was_far_ahead_is_believed_again_and_the_days_are_still_the
     db = store.Store(path, keep_days=4000, clock=time.clock())
     assert ask(db, "a-0", requests_per_day=1) is None
     time.wall += 365 * DAY_S
-    assert ask(db, "a-1", requests_per_day=1) is None
+    assert ask(db, "a-1", requests_per_day=1) == ("requests_per_day", DAY_S / 2)
+    assert ask(db, "a-9", requests_per_day=2) is None
     time.wall -= 365 * DAY_S
     assert ask(db, "a-2", requests_per_day=1) == ("requests_per_day", DAY_S / 2)
     db.close()
+
+
+@pytest.mark.parametrize("jumps", [(1,), (-2,), (1, -1, 3, -3), (400, -400), (0.5, -3)])
+def test_a_clock_that_jumps_gives_nobody_a_second_day(tmp_path, time, jumps):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=4000, clock=time.clock())
+    for number in range(10):
+        assert ask(db, f"a-{number}", requests_per_day=10) is None
+    for days in jumps:
+        time.wall += days * DAY_S
+        time.go(60)
+        reason, wait_s = ask(db, "a-x", requests_per_day=10)
+        assert reason == "requests_per_day"
+        assert wait_s <= DAY_S / 2
+        assert db.recent()["keys"]["a"]["day"] == [10, 0]
+    # The day that was left is over, whichever days have come again since.
+    time.go(3 * DAY_S)
+    assert ask(db, "a-y", requests_per_day=10) is None
+    db.close()
+
+
+def test_a_clock_that_is_corrected_at_midnight_takes_no_day_from_anybody(db, time):
+    ask(db, "a-0", requests_per_day=1)
+    time.go(DAY_S / 2 - 20)
+    time.wall += 40
+    assert ask(db, "a-1", requests_per_day=1) == ("requests_per_day", 20)
+    time.go(20)
+    assert ask(db, "a-2", requests_per_day=1) is None
+
+
+def test_a_counter_that_starts_anew_remembers_the_day_that_the_clock_left(tmp_path, monkeypatch):
+    path, seconds = tmp_path / "usage.db", {"wall": 1_800_000_000.0 // DAY_S * DAY_S, "steady": 9.0}
+    monkeypatch.setattr("time.time", lambda: seconds["wall"])
+    monkeypatch.setattr("time.clock_gettime", lambda _: seconds["steady"])
+
+    db = store.Store(path, keep_days=400)
+    assert ask(db, "a-0", requests_per_day=1) is None
+    db.settle()
+    db.close()
+    # It jumps while no counter runs, and again.
+    for _ in range(2):
+        seconds["wall"] += DAY_S
+        seconds["steady"] += 30
+        db = store.Store(path, keep_days=400)
+        assert ask(db, "a-1", requests_per_day=1)[0] == "requests_per_day"
+        db.settle()
+        db.close()
 
 
 def test_a_start_after_the_clock_was_set_back_goes_on_at_the_last_time(tmp_path, time):
