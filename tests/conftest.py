@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +39,8 @@ SUITES = {
 # Engines, clients, emulated machines: run by hand or by make test-slow.
 OTHER = Suite(2 * 3600)
 
-spent_s: dict[str, float] = defaultdict(float)
+# When the first test of a suite began and its last one ended, in one process or in several.
+periods: dict[str, tuple[float, float]] = {}
 
 
 def suite_of(path: Path) -> str:
@@ -72,13 +72,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add what a test took, its fixtures included, to its suite."""
-    spent_s[suite_of(TESTS.parent / report.nodeid.partition("::")[0])] += report.duration
+    """Extend the period of a test's suite by the test, its fixtures included."""
+    name = suite_of(TESTS.parent / report.nodeid.partition("::")[0])
+    began, ended = periods.get(name, (report.start, report.stop))
+    periods[name] = (min(began, report.start), max(ended, report.stop))
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Say what each suite took of its budget; a busy machine fails nothing."""
-    for name, spent in spent_s.items():
+    for name, (began, ended) in periods.items():
+        spent = ended - began
         budget_s = SUITES.get(name, OTHER).budget_s
         text = f"{name}: {spent:.0f} s of tests"
         if budget_s:

@@ -14,8 +14,25 @@ from machines import Host, Lab, make_lab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Tests use the hosts of `shared_lab` or those of their file: make test runs both halves at once.
+SHARED, OWN = "shared", "own"
+
 # Allowed is the control machine as the hosts see it, so the outsider is not.
 CONTROL = ["{{ lab_gateway }}/32", "{{ lab_gateway6 }}/128"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the choice of a half."""
+    parser.addoption("--hosts", choices=(SHARED, OWN), help="run the tests of such hosts alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the other half out."""
+    if hosts := config.getoption("--hosts"):
+        sharing = [item for item in items if "shared_lab" in getattr(item, "fixturenames", ())]
+        kept = [item for item in items if (item in sharing) == (hosts == SHARED)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,7 +59,7 @@ def _lab(factory: pytest.TempPathFactory, name: str, network: str, **parts: obje
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """One host to be served, one to stay virgin, one to be killed on, one outside."""
     made = _lab(
         tmp_path_factory,
@@ -58,27 +75,27 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def lab_host(lab: Lab) -> Host:
+def lab_host(shared_lab: Lab) -> Host:
     """A host that is up."""
-    return lab.hosts["node1"]
+    return shared_lab.hosts["node1"]
 
 
 @pytest.fixture(scope="session")
-def virgin_host(lab: Lab) -> Host:
+def virgin_host(shared_lab: Lab) -> Host:
     """A host that no apply has finished on."""
-    return lab.hosts["node2"]
+    return shared_lab.hosts["node2"]
 
 
 @pytest.fixture(scope="session")
-def cut_host(lab: Lab) -> Host:
+def cut_host(shared_lab: Lab) -> Host:
     """A host whose first applies are killed."""
-    return lab.hosts["node3"]
+    return shared_lab.hosts["node3"]
 
 
 @pytest.fixture(scope="session")
-def second_host(lab: Lab) -> Host:
+def second_host(shared_lab: Lab) -> Host:
     """A host whose address is not allowed."""
-    return lab.hosts["client"]
+    return shared_lab.hosts["client"]
 
 
 @pytest.fixture(scope="session")
