@@ -85,8 +85,8 @@ demo-down: $(STAMP) ## take the demo's lab host away
 	kimi-prov lab down inventories/lab
 
 .PHONY: lint test-fast component test test-slow gpu matrix audit locks-check bench docs score
-# By two processes. Sockets lie in their folders: the path that pytest gives them would be too long.
-COMPONENTS := tests/component -m "not slow" -n 2 --dist loadfile
+# By several processes, in a folder with a short path: the names of sockets in it have an end.
+COMPONENTS := pytest tests/component -m "not slow" --dist loadfile
 lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	ruff check .
 	ruff format --check .
@@ -96,12 +96,12 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 test-fast: lint ## lint, types and units: nothing starts a process or sleeps
 	pytest tests/unit -m "not slow"
 component: $(STAMP) deps ## the component tests alone: real programs beside the code
-	@base=$$(mktemp -d) && pytest $(COMPONENTS) --basetemp $$base && rm -r $$base
+	@base=$$(mktemp -d) && $(COMPONENTS) -n 3 --basetemp $$base && rm -r $$base
 test: test-fast deps ## the same, then the lab and the components, without what is slow
 	@# Hosts are waited for more than computed with: two halves of them and the components run at once.
 	@base=$$(mktemp -d); python tests/side_by_side.py \
 	  'pytest tests/lab -m "not slow" --hosts shared' 'pytest tests/lab -m "not slow" --hosts own' \
-	  'pytest $(COMPONENTS) --basetemp '$$base && rm -r $$base; ended=$$?; \
+	  '$(COMPONENTS) -n 2 --basetemp '$$base && rm -r $$base; ended=$$?; \
 	echo "make test: $$(( $$(date +%s) - $(BEGAN) )) s, budget 1980 s"; \
 	exit $$ended
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs, or GROUP= of tests/slow_groups.yaml

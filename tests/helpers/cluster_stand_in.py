@@ -18,6 +18,7 @@ from typing import Any
 
 from ports import free_port
 from stand_in_engine import HEADLESS
+from waiting import HANGS_S
 
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -212,7 +213,7 @@ class Cluster:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS_S,
             check=False,
         )
 

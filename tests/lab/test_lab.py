@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,15 +55,36 @@ def lines(*argv: str) -> set[str]:
     return set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
+# What components make meanwhile, for make test runs them beside this.
+COMPONENT = "component"
+COMPONENT_NAMESPACES = ("kpg-", "kpn-")
+
+
 def mark(pid: int) -> str:
     """The lab that a process says it belongs to; empty for none, and for one that is gone."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return ""
-        return process.environ().get("KIMI_PROV_LAB", "")
+        environment = process.environ()
     except psutil.Error:
         return ""
+    if environment.get("PYTEST_CURRENT_TEST", "").startswith("tests/component/"):
+        return COMPONENT
+    return environment.get("KIMI_PROV_LAB", "")
+
+
+def mounts(own: Path) -> set[str]:
+    """What is mounted, but below the temporary folders of other runs of tests."""
+    temporary = Path(tempfile.gettempdir())
+    found = lines("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE")
+    targets = {line: Path(line.split()[0]) for line in found}
+    return {
+        line
+        for line, target in targets.items()
+        if not target.name.startswith(COMPONENT_NAMESPACES)
+        and (not target.is_relative_to(temporary) or target.is_relative_to(own))
+    }
 
 
 def network_namespaces(marks: dict[int, str]) -> dict[str, set[str]]:
@@ -78,19 +100,23 @@ def traces(inventory: Path) -> dict[str, set[str]]:
     """What a lab could leave on the control machine; other labs' own things are left out."""
     own = identify_lab(inventory)[1]
     marks = {pid: mark(pid) for pid in psutil.pids()}
-    others = {m for m in marks.values() if m not in {"", own}}
+    others = {m for m in marks.values() if m not in {"", own, COMPONENT}}
     tables = lines("nft", "list", "tables")
     others |= {t.rpartition("_")[2] for t in tables if "kimi_lab_" in t and not t.endswith(own)}
     bridges = {f"kp{other}" for other in others}
     links = json.loads("".join(lines("ip", "-j", "link")))
     groups = {str(path) for path in Path("/sys/fs/cgroup").rglob("kimi-lab-*")}
     return {
-        "processes": {f"{pid} {m}" for pid, m in marks.items() if m and m not in others},
+        "processes": {f"{pid} {m}" for pid, m in marks.items() if m == own},
         "network namespaces": {
-            ns for ns, held in network_namespaces(marks).items() if not held & others
+            ns
+            for ns, held in network_namespaces(marks).items()
+            if not held & (others | {COMPONENT}) and ns != str(Path("/proc/self/ns/net").readlink())
         },
-        "named namespaces": lines("ip", "netns"),
-        "mounts": lines("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE"),
+        "named namespaces": {
+            name for name in lines("ip", "netns") if not name.startswith(COMPONENT_NAMESPACES)
+        },
+        "mounts": mounts(inventory.parent.parent),
         "links": {
             link["ifname"] for link in links if not {link["ifname"], link.get("master")} & bridges
         },
