@@ -31,9 +31,9 @@ from kimi_prov.commands.common.options import (
 from kimi_prov.commands.kubernetes import connect as kubernetes
 from kimi_prov.commands.slurm import connect as slurm
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kinds import KUBERNETES
 from kimi_prov.show.output import show
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -148,14 +149,19 @@ def restore_lab(text: str) -> Lab:
 
 def _read_ansible_inventory(folder: Path) -> dict[str, Any]:
     beside = Path(sys.executable).with_name("ansible-inventory")
-    sources = inventory_files.list_sources(folder, resources.find_ansible_config())
+    config = resources.find_ansible_config()
+    sources = inventory_files.list_sources(folder, config)
     if not sources:
         raise UserError(
             f"{folder}: no file of hosts lies right in this folder", fix=f"write {folder}/hosts.yml"
         )
     named = [word for source in sources for word in ("-i", str(source))]
     command = [str(beside) if beside.exists() else "ansible-inventory", *named, "--list"]
-    environment = {**make_tool_environment(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
+    environment = {
+        **make_tool_environment(),
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        **inventory_files.choose_readers(folder, config, os.environ, own=config),
+    }
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, timeout=120
     )

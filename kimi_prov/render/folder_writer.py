@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov import __version__, documents, schemas
 from kimi_prov.contract import clean_text, manual_changes
+from kimi_prov.contract.rendered_kinds import RECORD
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.weights import WeightsPlan
 
 SCHEMA = "kimi-prov/render/v1"
-RECORD = "render.json"
+
 PLAN = "plan.json"
 _MAX_BYTES = 1 << 20
 _MAX_PLAN_BYTES = 4 << 20

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov import inventory_files
+from kimi_prov.packaging import resources
 from kimi_prov.runner.connection import ASKS, Connection
 
 if TYPE_CHECKING:
@@ -108,6 +110,7 @@ def make_environment(
     plugins: Path,
     private: PrivateFolder,
     run_id: str,
+    inventory: Path,
 ) -> dict[str, str]:
     """Return the variables that ansible-playbook runs with, on top of `inherited`.
 
@@ -124,6 +127,9 @@ def make_environment(
         "ANSIBLE_FORCE_COLOR": "0",
         # An inventory file that cannot be read is an error: no run uses a part of an inventory.
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        **inventory_files.choose_readers(
+            inventory, config, inherited, own=resources.find_ansible_config()
+        ),
         **dict.fromkeys(ASKS.values(), "False"),
         "MAX_EVENT_RES": _RESULT_CHARACTERS,
         # Messages are matched in English, and Ansible refuses a locale that is not UTF-8.

@@ -148,17 +148,18 @@ def check_files(path: Path) -> list[Path]:
             f"{path}: this is a document {schema}, and no inventory",
             fix=f"kimi-prov check {shlex.quote(str(path))}, or {_INIT}",
         )
+    runs = inventory_files.is_program(path)
     for file in sources:
-        check_yaml(file, variables=False)
+        check_yaml(file, variables=False, runs=runs)
     for file in inventory_files.list_variable_files(path):
         check_yaml(file, variables=True)
     return sources
 
 
-def check_yaml(file: Path, *, variables: bool) -> None:
+def check_yaml(file: Path, *, variables: bool, runs: bool = False) -> None:
     """Refuse a file that cannot be read, is no YAML, or (with `variables`) holds no mapping.
 
-    Files of other kinds are only opened.
+    Files of other kinds are only opened. `runs`: Ansible runs the file, and does not read it.
     """
     fix = f"edit {file}"
     content = documents.read_bytes(
@@ -170,8 +171,8 @@ def check_yaml(file: Path, *, variables: bool) -> None:
         if file.suffix not in _YAML:
             return
         raise UserError(f"{file}: this is no text in UTF-8", fix=fix) from None
-    # Ansible executes this file: brackets in it are those of a program.
-    if not (variables or os.access(file, os.X_OK)):
+    # Brackets in a program are its own.
+    if not (variables or runs):
         _check_ranges(file, text)
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
         return
@@ -261,6 +262,9 @@ def _ask_ansible(
         # Ansible's default folder would be in a home that may belong to another user.
         "ANSIBLE_LOCAL_TEMP": str(temporary),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+        **inventory_files.choose_readers(
+            path, access.config, os.environ, own=resources.find_ansible_config()
+        ),
         **dict.fromkeys(connection.ASKS.values(), "False"),
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",

@@ -151,6 +151,7 @@ class _Work:
             plugins=resources.find_plugins(),
             private=private,
             run_id=run_id,
+            inventory=request.inventory,
         )
         self._thread = threading.Thread(target=self._run, name="ansible-runner", daemon=True)
 

@@ -29,6 +29,8 @@ _SITE_SETTINGS = {
     ("defaults", "interpreter_python"),
     ("ssh_connection", "pipelining"),
     ("ssh_connection", "ssh_args"),
+    # `inventory_files.choose_readers` takes the one that runs programs out of a site's list.
+    ("inventory", "enable_plugins"),
 }
 # Settings that make Ansible ask for a password, by the kind of password.
 _ASKING = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import CLOUD_INIT, KUBERNETES, SKYPILOT, SLURM
 from kimi_prov.errors import UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kinds import CLOUD_INIT, KUBERNETES, SKYPILOT, SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ import click
 from kimi_prov.commands.common.options import add_connection_options, add_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.errors import UserError
-from kimi_prov.render import kinds
 from kimi_prov.render.cloud import findings, folders, ranking, variables
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kimi_prov.render import folder_writer
 
 _NEXT = {
-    kinds.CLOUD_INIT: "./check.sh and ./launch.sh there, or user-data by any other way",
-    kinds.SKYPILOT: "./launch.sh there",
+    CLOUD_INIT: "./check.sh and ./launch.sh there, or user-data by any other way",
+    SKYPILOT: "./launch.sh there",
 }
 
 
@@ -57,7 +57,7 @@ def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
     or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
     the plan has a blocker: exit 3.
     """
-    return render(_make_kind(kinds.CLOUD_INIT), **options)
+    return render(_make_kind(CLOUD_INIT), **options)
 
 
 @click.command("skypilot")
@@ -71,7 +71,7 @@ def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
     or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
     3.
     """
-    return render(_make_kind(kinds.SKYPILOT), **options)
+    return render(_make_kind(SKYPILOT), **options)
 
 
 def _make_kind(name: str) -> Kind:
@@ -89,7 +89,7 @@ def _make_kind(name: str) -> Kind:
         rows = findings.select_findings(
             plan, settings, ranking.choose_machines(settings, catalogue).kinds
         )
-        if name == kinds.CLOUD_INIT:
+        if name == CLOUD_INIT:
             rows += findings.check_size(settings.cloud, folders.make_metadata(settings))
         return rows
 
@@ -101,9 +101,7 @@ def _make_kind(name: str) -> Kind:
         _facts: Facts,
         catalogue: Catalogue,
     ) -> folder_writer.RenderedFolder:
-        files_of = (
-            folders.render_cloud_init if name == kinds.CLOUD_INIT else folders.render_skypilot
-        )
+        files_of = folders.render_cloud_init if name == CLOUD_INIT else folders.render_skypilot
         return files_of(target, plan, rows, settings, ranking.choose_machines(settings, catalogue))
 
     return Kind(name, _require, variables.adjust_settings, find, make, describe)

@@ -10,9 +10,9 @@ import click
 from kimi_prov.commands.common.options import PATH, add_connection_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import sort_by_severity
-from kimi_prov.render import kinds
 from kimi_prov.render.kubernetes import findings, folder
 from kimi_prov.render.kubernetes import quota as quotas
 
@@ -74,7 +74,7 @@ def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # n
     where the plan or a quota has a blocker: exit 3.
     """
     find = partial(_find, quota)
-    kind = Kind(kinds.KUBERNETES, _require, findings.adjust_settings, find, _render, _describe)
+    kind = Kind(KUBERNETES, _require, findings.adjust_settings, find, _render, _describe)
     return render(kind, **options)
 
 

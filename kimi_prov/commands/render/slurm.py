@@ -9,8 +9,8 @@ import click
 from kimi_prov.commands.common.options import add_connection_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import SLURM
 from kimi_prov.errors import UserError
-from kimi_prov.render import kinds
 from kimi_prov.render.slurm import findings, jobs
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
-    kind = Kind(
-        kinds.SLURM, _require, findings.adjust_settings, _find, jobs.render_folder, _describe
-    )
+    kind = Kind(SLURM, _require, findings.adjust_settings, _find, jobs.render_folder, _describe)
     return render(kind, **options)
 
 

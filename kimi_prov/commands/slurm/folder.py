@@ -18,9 +18,9 @@ from kimi_prov import documents, schemas
 from kimi_prov.commands.common.ssh import SSH, find_last_line
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
+from kimi_prov.contract.rendered_kinds import RECORD, SLURM
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kinds import SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -253,4 +253,4 @@ def _read_setting(path: Path, text: str, name: str) -> str:
 
 def _list_modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
     yield from ((row["path"], int(row["mode"], 8)) for row in record["files"])
-    yield folder_writer.RECORD, 0o644
+    yield RECORD, 0o644

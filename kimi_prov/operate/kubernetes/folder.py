@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
 from kimi_prov.operate.kubernetes.kubectl import Kubectl
 from kimi_prov.render import folder_writer
-from kimi_prov.render.kinds import KUBERNETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,11 +12,11 @@ import yaml
 
 from kimi_prov import __version__
 from kimi_prov.contract import clean_text, paths
+from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import folder_writer, templates
 from kimi_prov.render.cloud import machine, offers, ranking
 from kimi_prov.render.folder_writer import File
-from kimi_prov.render.kinds import CLOUD_INIT, SKYPILOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract import pod as contract
+from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
 from kimi_prov.monitoring import series
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
-from kimi_prov.render.kinds import KUBERNETES
 from kimi_prov.render.kubernetes import access, dashboard, measured
 from kimi_prov.render.kubernetes import pod as pods
 

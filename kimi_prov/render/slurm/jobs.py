@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, pod
+from kimi_prov.contract.rendered_kinds import SLURM
 from kimi_prov.packaging import engine_plugins, zipapp
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
-from kimi_prov.render.kinds import SLURM
 from kimi_prov.render.slurm import flag_reasons
 
 if TYPE_CHECKING:

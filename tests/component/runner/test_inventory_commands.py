@@ -12,7 +12,7 @@ from locales import latin
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import inventory as labs
 from kimi_prov.packaging import resources
-from kimi_prov.runner import inventory
+from kimi_prov.runner import connection, inventory
 
 
 def refused(path):
@@ -40,7 +40,7 @@ def test_a_file_s_name_is_read_whatever_the_locale_here_is(tmp_path):
     path = tmp_path / "hosts.yml"
     path.write_bytes("kimi: {hosts: {a: {kimi_ca_bundle: öffentlich.pem}}}\n".encode())
     script = (
-        "import pathlib, sys; from kimi_prov.runner import inventory; "
+        "import pathlib, sys; from kimi_prov.runner import connection, inventory; "
         "found = inventory.load_inventory(pathlib.Path(sys.argv[1])); "
         "print(ascii(found.hosts['a']['kimi_ca_bundle']))"
     )
@@ -152,6 +152,44 @@ def test_plain_ansible_reads_no_more_of_a_documented_folder(tmp_path):
     )
     assert set(json.loads(done.stdout)["_meta"]["hostvars"]) == {"a"}
     assert "WARNING" not in done.stderr
+
+
+def write_program(path, mark):
+    path.write_text(
+        f'#!/bin/sh\ntouch "{mark}"\necho \'{{"kimi": {{"hosts": ["of-program"], '
+        f'"vars": {{"ansible_connection": "local"}}}}}}\'\n'
+    )
+    path.chmod(0o755)
+
+
+def test_a_program_that_is_named_itself_still_gives_its_hosts(tmp_path, play):
+    write_program(tmp_path / "cloud_hosts", tmp_path / "ran")
+    found = inventory.load_inventory(tmp_path / "cloud_hosts")
+    assert set(found.hosts) == {"of-program"}
+    ask = "- assert: {that: \"groups.all == ['of-program']\"}\n"
+    login = connection.Connection()
+    finished, shown = play(ask, inventory=tmp_path / "cloud_hosts", connection=login)
+    assert finished.outcome.exit_code() is ExitCode.OK, shown
+
+
+def test_plain_ansible_runs_no_program_of_a_folder(tmp_path):
+    """With the ansible.cfg of the checkout; `.sh` is not even read."""
+    folder = tmp_path / "inv"
+    folder.mkdir()
+    (folder / "hosts.yml").write_text("kimi: {hosts: {a: {}}}\n")
+    for name in ("cloud_hosts", "launch.sh"):
+        write_program(folder / name, tmp_path / f"ran-{name}")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-inventory"), "-i", folder, "--list"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {"ANSIBLE_CONFIG": str(resources.find_ansible_config()), "LC_ALL": "C.UTF-8"},
+    )
+    assert not list(tmp_path.glob("ran-*"))
+    assert "cloud_hosts" in done.stderr
+    assert "launch.sh" not in done.stderr
 
 
 def test_a_limit_that_fits_nothing_names_a_few_hosts(tmp_path):

@@ -65,7 +65,12 @@ def test_no_variable_is_on_the_command_line():
 
 def test_the_environment_is_exactly_this():
     given = arguments.make_environment(
-        {}, config=Path("/b/ansible.cfg"), plugins=Path("/k/plugins"), private=PRIVATE, run_id="r1"
+        {},
+        config=Path("/b/ansible.cfg"),
+        plugins=Path("/k/plugins"),
+        private=PRIVATE,
+        run_id="r1",
+        inventory=Path("/i"),
     )
     assert given == {
         "ANSIBLE_CONFIG": "/b/ansible.cfg",
@@ -77,6 +82,7 @@ def test_the_environment_is_exactly_this():
         "ANSIBLE_FORCE_COLOR": "0",
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_INVENTORY_ENABLED": "script,host_list,auto,yaml,ini,toml",
         # What is to be asked was asked before.
         "ANSIBLE_ASK_PASS": "False",
         "ANSIBLE_BECOME_ASK_PASS": "False",
@@ -97,5 +103,6 @@ def test_an_operator_may_still_turn_the_host_key_check_off():
         plugins=Path("/p"),
         private=PRIVATE,
         run_id="r",
+        inventory=Path("/i"),
     )
     assert given["ANSIBLE_HOST_KEY_CHECKING"] == "False"

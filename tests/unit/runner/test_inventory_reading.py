@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kimi_prov import inventory_files
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import inventory as labs
+from kimi_prov.packaging import resources
 from kimi_prov.planner.settings import locate
 from kimi_prov.runner import inventory
 
@@ -187,4 +189,40 @@ def test_brackets_that_name_no_host_are_no_range(tmp_path):
     program = tmp_path / "dynamic"
     program.write_text("#!/bin/sh\nx[0:65535]\n")
     program.chmod(0o755)
-    inventory.check_files(tmp_path)
+    inventory.check_files(program)
+
+
+OWN = resources.find_ansible_config()
+
+
+@pytest.mark.parametrize(
+    ("site", "environment", "of_folder", "of_file"),
+    [
+        (None, None, "host_list,auto,yaml,ini,toml", "script,host_list,auto,yaml,ini,toml"),
+        ("script, amazon.aws.aws_ec2", None, "amazon.aws.aws_ec2", "script,amazon.aws.aws_ec2"),
+        ("yaml", None, "yaml", "yaml"),
+        ("yaml", "ansible.builtin.script,ini", "ini", "ansible.builtin.script,ini"),
+        (None, "script", "host_list,auto,yaml,ini,toml", "script"),
+    ],
+)
+def test_the_reader_of_programs_is_for_a_file_that_was_named(
+    tmp_path, site, environment, of_folder, of_file
+):
+    config = OWN
+    if site:
+        config = tmp_path / "ansible.cfg"
+        config.write_text(f"[inventory]\nenable_plugins = {site} ; of the site\n")
+    given = {"ANSIBLE_INVENTORY_ENABLED": environment} if environment else {}
+    file = tmp_path / "hosts"
+    file.touch()
+    for path, expected in ((tmp_path, of_folder), (file, of_file)):
+        chosen = inventory_files.choose_readers(path, config, given, own=OWN)
+        assert chosen == {"ANSIBLE_INVENTORY_ENABLED": expected}
+
+
+def test_hosts_of_a_folder_that_may_be_run_are_counted_as_text(tmp_path):
+    """On a disk of Windows every file may be run, and Ansible reads this one."""
+    path = tmp_path / "hosts"
+    path.write_text("[kimi]\nnode[1:99999999]\n")
+    path.chmod(0o755)
+    assert "are more than" in refused(tmp_path)
