@@ -17,6 +17,7 @@ import os
 import select
 import stat
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -323,6 +324,24 @@ def make_yaml_error(where: str, error: Exception, fix: str) -> UserError:
     location = f"{where}:{mark.line + 1}" if mark else where
     problem = getattr(error, "problem", None) or str(error) or type(error).__name__
     return UserError(f"{location}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
+
+
+def find_odd_number(value: object) -> Key | None:
+    """Return where a parsed document has a number that is none, or too large to compute with.
+
+    JSON of Python's own writing has such numbers: a machine may send them in any key.
+    """
+    waiting: list[tuple[Any, _Step | None]] = [(value, None)]
+    while waiting:
+        part, step = waiting.pop()
+        # Not-a-number is within no bounds.
+        if isinstance(part, (int, float)) and not -_MAX_NUMBER <= part <= _MAX_NUMBER:
+            return step.path() if step else ()
+        if isinstance(part, Mapping):
+            waiting += [(inner, _Step(step, key)) for key, inner in part.items()]
+        elif isinstance(part, (list, tuple)):
+            waiting += [(inner, _Step(step, at)) for at, inner in enumerate(part)]
+    return None
 
 
 def _find_unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401

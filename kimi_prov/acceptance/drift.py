@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.errors import HostError
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -81,7 +82,12 @@ def make_limit_options(
 
 
 def _add_title(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
-    known = DEFINITIONS[row["id"]]
+    known = DEFINITIONS.get(row["id"])
+    if known is None:
+        raise HostError(
+            f"it reports a difference that this version does not know: {row['id']}",
+            "ask with the kimi-prov that provisioned it",
+        )
     severity = known.severity(None)
     about = {"id": row["id"], "severity": severity, "title": known.title, "source": known.source}
     return {**about, **_add_fix(row, inventory, limit)}

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kimi_prov.documents import format_path
+from kimi_prov.documents import find_odd_number, format_path
 from kimi_prov.facts import schema_check
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.schemas.from_types import make_schema
@@ -30,6 +30,9 @@ def find_misfit(words: Sequence[str], answer: Mapping[str, object]) -> Misfit | 
 
     `words`: the subcommand and its arguments.
     """
+    odd = find_odd_number(answer)
+    if odd is not None:
+        return Misfit(format_path(odd) or "the answer", "wanted a number that can be computed with")
     name = find_type(words)
     fault = next(schema_check.find_misfits(answer, _make_schema(name)), None) if name else None
     return Misfit(format_path(fault.path) or "the answer", fault.problem) if fault else None

@@ -86,8 +86,10 @@ def parse(text: str) -> Rule:
     return Rule(ends or None, {name: n for name, n in zip(LIMITS, limits) if n})
 
 
-def read(document: Mapping[str, Any]) -> Rule:
+def read(document: object) -> Rule:
     """Parse a rule of a JSON document. Raises ValueError for another form."""
+    if not isinstance(document, Mapping):
+        raise ValueError("a rule is a mapping")  # noqa: TRY004  (as for its parts)
     ends, limits = document.get("ends"), document.get("limits") or {}
     if not isinstance(limits, Mapping) or not set(limits) <= {*LIMITS}:
         raise ValueError(f"limits are: {', '.join(LIMITS)}")

@@ -28,6 +28,8 @@ _MAX_BYTES = 8 << 20
 # A writer waits at most so long for the reader of a full file.
 _FULL_S = 30.0
 # The year 2200: no time of a machine is later.
+# Bytes, rates and seconds of a machine are far below.
+_MAX_NUMBER = 1 << 63
 _LATEST_US = 7_258_118_400_000_000
 _last: dict[tuple[str, str], tuple[float, str]] = {}
 
@@ -173,12 +175,16 @@ def parse_entries(rows: object) -> tuple[LogEntry, ...]:
     return tuple(entries)
 
 
-def _parse_int(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def _parse_int(value: object) -> int | None:
+    number = _parse_float(value)
+    return None if number is None else int(number)
 
 
-def _parse_float(value: float | None) -> float | None:
-    return None if value is None else float(value)
+def _parse_float(value: object) -> float | None:
+    """Return a number that a machine reports; None for one that nobody can compute with."""
+    if not isinstance(value, int | float) or not -_MAX_NUMBER <= value <= _MAX_NUMBER:
+        return None
+    return float(value)
 
 
 def format_amounts(update: ProgressUpdate) -> str:

@@ -9,6 +9,7 @@ import shutil
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import bench_inputs as given
 import fuzzing
 import pytest
 import yaml
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SEEDS_QUICK, SEEDS = 15, 675
+SEEDS_QUICK, SEEDS = 9, 675
 FORMS = ("text", "json", "markdown", "html")
 SHEETS = sorted((fuzzing.ROOT / "inventories" / "specs").glob("*.yml"))
 RECORDED = sorted(path.parent for path in fuzzing.RECORDINGS.glob("*/gpus.csv"))
+LOADS = sorted((fuzzing.ROOT / "inventories" / "loads").glob("*.yml"))
+CLOUD_SHEET = fuzzing.ROOT / "inventories" / "specs" / "reference-004.yml"
+CLOUD_SETTINGS = fuzzing.ROOT / "inventories" / "gcp-h100-spot" / "group_vars" / "kimi.yml"
 KINDS = ("models", "cpus", "gpus", "engines", "flags", "systems", "drivers", "prices", "broken")
 KINDS += ("servers", "pythons")
 OPTIONS = ("--model", "--engine", "--context", "--concurrency", "--weights-format", "--kv-dtype")
@@ -116,12 +120,52 @@ def options(random: Random, _folder: Path) -> Words:
     return words if "--format" in words else [*words, "--format", random.choice(FORMS)]
 
 
+def load_file(random: Random, folder: Path) -> Words:
+    document = yaml.load(random.choice(LOADS).read_text(), yaml.CSafeLoader)
+    content = fuzzing.as_yaml(fuzzing.mutated(document, random))
+    if random.random() < 0.4:
+        content = fuzzing.torn(content, random)
+    (folder / "load.yml").write_bytes(content)
+    words = ["check", str(random.choice(SHEETS)), "--load", str(folder / "load.yml")]
+    return [*words, "--format", random.choice(FORMS)]
+
+
+def measured(random: Random, folder: Path) -> Words:
+    (folder / "facts.json").write_bytes(fuzzing.as_json(given.facts_of()))
+    result = given.result(given.level(1, 60.0, 58.0, 7000.0), given.level(16, 20.0, 300.0, 900.0))
+    document = json.loads(given.written(folder, secret_node=result).read_text())
+    content = fuzzing.as_json(fuzzing.mutated(document, random))
+    if random.random() < 0.3:
+        content = fuzzing.torn(content, random)
+    (folder / "bench.json").write_bytes(content)
+    words = ["check", str(folder / "facts.json"), "--measured", str(folder / "bench.json")]
+    return [*words, "--format", random.choice(FORMS)]
+
+
+def cloud(random: Random, folder: Path) -> Words:
+    text = (fuzzing.ROOT / "kimi_prov" / "catalog" / "clouds.yaml").read_text()
+    document = json.loads(json.dumps(yaml.load(text, yaml.CSafeLoader), default=str))
+    rows = document["clouds"]
+    key = random.choice(sorted(rows[0]))
+    for row in rows:
+        factor = random.choice([0, -1, 1000, 1e-9, 1e18])
+        whole = isinstance(row.get(key), int)
+        row[key] = row[key] * factor if whole and random.random() < 0.5 else random.choice(FIGURES)
+    (folder / "rows").mkdir()
+    (folder / "rows" / "clouds.yaml").write_bytes(fuzzing.as_yaml(document))
+    words = ["render", "cloud-init", str(CLOUD_SHEET), "--vars", str(CLOUD_SETTINGS)]
+    return [*words, "--output", str(folder / "out"), "--catalog", str(folder / "rows")]
+
+
 MAKERS: dict[str, Callable[[Random, Path], Words]] = {
     "sheets": sheet,
     "facts": facts,
     "recordings": recorded,
     "catalogues": catalogue,
     "options": options,
+    "loads": load_file,
+    "measured": measured,
+    "clouds": cloud,
 }
 
 

@@ -180,7 +180,7 @@ class Folder:
             found = json.loads(last)
         except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or documents.find_odd_number(found) is not None:
             settings = f"{clean_text.quote_word(self.there)}/{SETTINGS}"
             raise UserError(
                 f"{where}: the folder's program did not answer: {find_last_line(told)}",

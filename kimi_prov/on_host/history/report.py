@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system.envelope import answer
@@ -25,6 +26,8 @@ def collect(paths: Paths) -> HistoryOfHost:
     state = open_switch.read(paths)
     current = applied.read(paths).get("entry")
     rows = entries.read_all(paths)
+    for row in rows:
+        _require_form(paths, row)
     return {
         "ok": True,
         "detail": f"{len(rows)} entries" if rows else "nothing was applied by this version yet",
@@ -32,6 +35,19 @@ def collect(paths: Paths) -> HistoryOfHost:
         "switch": _describe_switch(paths, state) if state else None,
         "entries": [_describe_entry(paths, row, state) for row in rows],
     }
+
+
+def _require_form(paths: Paths, row: Mapping[str, Any]) -> None:
+    """Raise HostError, with the file, for an entry that no version of ours wrote."""
+    try:
+        entries.from_other_machine(row)
+    except ValueError as error:
+        number = row.get("number")
+        folder = entries.find_folder(paths, number) if isinstance(number, int) else paths.history
+        raise HostError(
+            f"{folder}: an entry of the history is damaged: {error}",
+            f"look at it:  grep -L '\"started_at\"' {paths.history}/*/{entries.ENTRY}",
+        ) from error
 
 
 def _describe_switch(paths: Paths, state: Mapping[str, Any]) -> OpenSwitch:
@@ -55,7 +71,7 @@ def _describe_entry(paths: Paths, row: Mapping[str, Any], state: Mapping[str, An
         "by": row.get("by"),
         "inventory": row.get("inventory"),
         "kimi_prov": row.get("kimi_prov"),
-        "result": row["result"] or _explain_unended(row, state),
+        "result": row.get("result") or _explain_unended(row, state),
         "why": row.get("why"),
         "returned_to": row.get("returned_to"),
         "serves": row.get("serves"),

@@ -63,6 +63,10 @@ _OURS = (
 _GATEWAY = "--gateway"
 
 
+# What a line that is no question raises.
+_FALSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 def hash_code() -> str:
     """Return the digest that distinguishes this code from another version's."""
     whole = hashlib.sha256()
@@ -93,7 +97,7 @@ class Counter:
                     return
                 writer.write(json.dumps(self.answer(json.loads(line), holder)).encode() + b"\n")
                 await writer.drain()
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (*_FALSE, OSError) as error:
             print(f"a connection said what is no question: {type(error).__name__}", file=sys.stderr)
         except sqlite3.Error as error:
             print(f"not counted: {error}", file=sys.stderr, flush=True)

@@ -28,6 +28,8 @@ EVERY_S = 1.0
 _TIMEOUT_S = 5.0
 # Bytes of an answer at most: that is enough for some thousand keys.
 _MAX_BYTES = 16 << 20
+# What a report of another form raises: it ends neither the thread nor the service.
+_FALSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _SILENT = (api_client.ApiError, OSError, http.client.HTTPException)
 
 
@@ -91,7 +93,7 @@ class _Asked:
                 self._pool.update(self.server, document)
         except _SILENT as error:
             problem = f"does not report what keys used: {api_client.describe_error(error)}"
-        except (ValueError, KeyError, TypeError) as error:
+        except _FALSE as error:
             problem = f"reports no use of keys: {type(error).__name__}"
         if problem:
             self.apart = None
@@ -121,7 +123,7 @@ def measure_clock_skew(paths: Paths, place: tuple[str, str, int]) -> float | Non
             return _request_usage(paths, line)[1]
         finally:
             line.close()
-    except (*_SILENT, ValueError, KeyError, TypeError):
+    except (*_SILENT, *_FALSE):
         return None
 
 

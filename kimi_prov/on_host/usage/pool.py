@@ -67,7 +67,7 @@ class Pool:
                     (now - _require_number(ago), _require_number(r), _require_number(t))
                     for ago, r, t in row["minute"]
                 ),
-                (_require_number(row["day"][0]), _require_number(row["day"][1])),
+                _read_day(row["day"]),
             )
             for key, row in dict(document["keys"]).items()
         }
@@ -116,6 +116,11 @@ class Pool:
             if told.day in days:
                 requests, tokens = requests + used.day[0], tokens + used.day[1]
         return sorted(rows), (requests, tokens)
+
+
+def _read_day(row: Any) -> tuple[int, int]:  # noqa: ANN401  (a machine's report)
+    requests, tokens = row
+    return _require_number(requests), _require_number(tokens)
 
 
 def _require_number(value: object) -> int:

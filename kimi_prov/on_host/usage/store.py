@@ -373,6 +373,8 @@ def parse_rows(rows: object) -> Iterator[dict[str, Any]]:
         raise TypeError("no list")
     for row in rows:
         found = {name: row[name] for name in (*_COLUMNS, "key", "day", "refused")}
+        if not isinstance(found["refused"], dict):
+            raise TypeError("no refusals")
         numbers = [*(found[name] for name in _COLUMNS), *found["refused"].values()]
         if not all(type(number) is int and 0 <= number <= 1 << 62 for number in numbers):
             raise ValueError("no numbers")

@@ -85,8 +85,8 @@ def _format_request(serve: Mapping[str, Any]) -> list[str]:
     lines += format_entry("load", load["told"])
     if load["prompts"]:
         asked = sum(row["requests"] for row in serve["levels"])
-        again = ", some more than once" if asked > load["prompts_of_file"] else ""
-        lines += format_entry("prompts", f"{load['prompts_of_file']} in the file{again}")
+        again = ", some more than once" if asked > (load["prompts_of_file"] or asked) else ""
+        lines += format_entry("prompts", f"{load['prompts_of_file'] or 'some'} in the file{again}")
     warm = serve.get("warm_up")
     if warm:
         first = warm["ttft_s"]["median"]
@@ -181,6 +181,8 @@ def _format_unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
 def _describe_layer(layer: Mapping[str, Any]) -> str:
     if not layer["available"]:
         return f"not measured: {layer['reason']}"
+    if not layer["rows"] or layer["rows"][0]["seconds"] <= 0 or layer["layers_of_model"] <= 0:
+        return "not measured: the result has no time of a layer"
     first = layer["rows"][0]
     whole = first["seconds"] * layer["layers_of_model"]
     steps = ", ".join(f"{row['seconds'] * 1e3:.2f} ms for {row['batch']}" for row in layer["rows"])

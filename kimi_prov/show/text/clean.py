@@ -19,9 +19,9 @@ def format_text(document: Clean) -> str:
 def _format_host(host: CleanedHost) -> list[str]:
     lines: list[str] = []
     if host.get("ok"):
-        for item in host["items"]:
+        for item in host.get("items") or ():
             lines += format_entry(item["kind"], f"{item['of']}, {format_bytes(item['bytes'])}")
-        for kept in host["keeps"]:
+        for kept in host.get("keeps") or ():
             lines += format_entry("keeps", kept)
     return lines
 
@@ -29,7 +29,7 @@ def _format_host(host: CleanedHost) -> list[str]:
 def _describe_sum(host: CleanedHost) -> str:
     if host.get("detail"):
         return str(host["detail"])
-    if not host["items"]:
+    if not host.get("items"):
         return "nothing to free"
-    freed = "freed" if host["removed"] else "could be freed"
-    return f"{format_bytes(host['bytes'])} {freed}"
+    freed = "freed" if host.get("removed") else "could be freed"
+    return f"{format_bytes(host.get('bytes') or 0)} {freed}"

@@ -41,7 +41,7 @@ def _format_applied(host: DriftOfHost) -> list[str]:
     if not applied:
         return []
     by = applied.get("by") or {}
-    who = f" by {by['user']} on {by['control_host']}" if by.get("user") else ""
+    who = f" by {by['user']} on {by.get('control_host')}" if by.get("user") else ""
     told = f"{applied['at']}{who}, kimi-prov {applied['kimi_prov']}"
     return [
         *format_entry("applied", told, _WIDTH),
@@ -52,7 +52,8 @@ def _format_applied(host: DriftOfHost) -> list[str]:
 def _describe_reading(host: DriftOfHost) -> str:
     if not host["weights_read"]:
         return "not read again (--weights)"
-    read = [f"{path} from {_PLACES[place]}" for path, place in host["weights_read_from"].items()]
+    places = host.get("weights_read_from") or {}
+    read = [f"{path} from {_PLACES.get(place, place)}" for path, place in places.items()]
     return f"every byte was read again{': ' if read else ''}{', '.join(read)}"
 
 

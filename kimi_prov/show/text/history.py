@@ -46,10 +46,8 @@ def format_newest(document: History) -> str:
 
 def _format_host(host: HistoryOfHost, *, first: int = 0) -> list[str]:
     lines: list[str] = []
-    if not host.get("ok"):
-        return lines
-    for row in host["entries"][first:]:
-        lines += _format_row(row, current=row["number"] == host["current"])
+    for row in (host.get("entries") or [])[first:]:
+        lines += _format_row(row, current=row["number"] == host.get("current"))
     state = host.get("switch")
     if state:
         how = "under way" if state["under_way"] else "CUT: the next apply takes it over"

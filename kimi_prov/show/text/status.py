@@ -95,14 +95,14 @@ def _format_applied(found: AppliedStatus | None) -> list[str]:
     if not found:
         return []
     by = found["by"] or {}
-    who = f" by {by['user']}@{by['control_host']}" if by else ""
+    who = f" by {by.get('user')}@{by.get('control_host')}" if by else ""
     lines = format_entry(
         "applied", f"{found['at']}{who}, entry {found['entry']} of `kimi-prov history`"
     )
     state = found["switch"]
     if state:
-        how = "UNDER WAY" if state["under_way"] else "CUT: run `kimi-prov apply` again"
-        lines += format_entry("  switch", f"to entry {state['entry']}, {how}")
+        how = "UNDER WAY" if state.get("under_way") else "CUT: run `kimi-prov apply` again"
+        lines += format_entry("  switch", f"to entry {state.get('entry')}, {how}")
     return lines
 
 
@@ -157,7 +157,7 @@ def _format_cost(found: PaidStatus | None) -> list[str]:
         return []
     row, budget = found["session"], found["budget_usd"]
     against = ""
-    if budget is not None:
+    if budget:
         share = 100 * row["usd"] / budget
         against = f", {share:.0f} % of a budget of ${budget:.2f}"
         against += "; USED UP" if share >= 100 else "; NEARLY USED UP" if share >= 80 else ""
@@ -198,7 +198,8 @@ def _format_savings(found: RestedStatus) -> list[str]:
         return []
     times = f"{found['times']} time{'s' if found['times'] != 1 else ''}"
     kwh, usd = found["kwh_at_most"], found["usd_at_most"]
-    saved = f": at most {kwh:g} kWh and ${usd:.2f} saved" if kwh is not None else ""
+    known = kwh is not None and usd is not None
+    saved = f": at most {kwh:g} kWh and ${usd:.2f} saved" if known else ""
     return format_entry("rested", f"{times}, {found['hours']:g} h{saved}")
 
 
@@ -243,22 +244,23 @@ def _format_port(versions: VersionsStatus, port: PortStatus) -> list[str]:
 
 def _format_web_ui(host: Mapping[str, Any]) -> list[str]:
     web = host.get("web")
-    if not web:
+    # An earlier version says less of it.
+    if not web or not {"planned_version", "version", "port", "data_bytes"} <= web.keys():
         return []
-    runs = "answers" if web["answers"] else "DOES NOT ANSWER"
+    runs = "answers" if web.get("answers") else "DOES NOT ANSWER"
     planned = web["planned_version"]
     version = web["version"] or "not installed"
     other = "" if version == planned else f", {planned} is planned"
-    closed = "sign-up open" if web["signup"] else "sign-up closed"
+    closed = "sign-up open" if web.get("signup") else "sign-up closed"
     waiting = "; its administrator's password is waiting: `kimi-prov key`"
     return [
         *format_entry(
-            "web UI", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"
+            "web UI", f"{web.get('name')} {version}{other}, {runs} on {web['port']}, {closed}"
         ),
         *format_entry(
             "  keeps",
-            f"{format_bytes(web['data_bytes'])} in {web['data']}"
-            + (waiting if web["admin_not_shown_yet"] else ""),
+            f"{format_bytes(web['data_bytes'])} in {web.get('data')}"
+            + (waiting if web.get("admin_not_shown_yet") else ""),
         ),
     ]
 

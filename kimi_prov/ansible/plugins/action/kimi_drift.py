@@ -9,6 +9,7 @@ from kimi_prov.ansible import gateway_hosts
 from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError
 from kimi_prov.ansible.send import call_sent
+from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,8 +55,11 @@ class ActionModule(HostAction):
         groups = self.variables.get("groups") or {}
         hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
         limit = drift.make_limit_options(self.host, hosts, plan.get("group"))
-        document = drift.make_document(
-            seen, args["plan"] or None, args["unplanned"] or None, args["inventory"], limit
-        )
+        try:
+            document = drift.make_document(
+                seen, args["plan"] or None, args["unplanned"] or None, args["inventory"], limit
+            )
+        except HostError as error:
+            return {"kimi_document": drift.make_unreached_entry(error.line)}
         document["stand_ins"] = suite.list_stand_ins(plan, self.variables)
         return {"kimi_document": document}
