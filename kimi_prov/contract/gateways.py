@@ -19,6 +19,8 @@ KEY_PREFIX = "gateway."
 # The TLS name under which the other gateway requests the one with the web UI. For this name it
 # shows a certificate of its own, which no order and no renewal changes.
 WEB_UI_NAME = "page.kimi.internal"
+# The name in the certificate by which two gateways know each other.
+PEERS_NAME = "peers.kimi.internal"
 _MAX_NAME_LENGTH = 64
 _OTHER = re.compile(r"[^A-Za-z0-9._-]")
 

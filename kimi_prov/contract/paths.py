@@ -98,6 +98,8 @@ HOSTS = f"{PROXY}/hosts"
 # At the gateway with the web UI: the certificate, with its key, that the other gateway trusts for
 # it.
 WEB_UI_PEM = f"{PROXY}/page.pem"
+# The one certificate, with its key, by which two gateways know each other.
+PEERS_PEM = f"{PROXY}/peers.pem"
 # keepalived's settings there for the address that gateways share.
 ADDRESS_CONFIG = f"{ETC}/address.conf"
 # Its certificates alone, without the private key.
@@ -321,6 +323,7 @@ LIVING = (
     TLS_CERTIFICATE,
     f"{HOSTS}/*",
     WEB_UI_PEM,
+    PEERS_PEM,
     ACME_PEM,
     PROXY_CONFIG_DIGEST,
     MACHINE_KEY,
@@ -414,6 +417,7 @@ class Paths:
     tls_crt = _At(TLS_CERTIFICATE)
     hosts = _At(HOSTS)
     page_pem = _At(WEB_UI_PEM)
+    peers_pem = _At(PEERS_PEM)
     acme_settings = _At(ACME_SETTINGS)
     acme_pem = _At(ACME_PEM)
     acme = _At(ACME)

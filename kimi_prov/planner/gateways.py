@@ -57,6 +57,7 @@ _GATEWAY_PATHS = {
     "hosts": paths.HOSTS,
     "address_config": paths.ADDRESS_CONFIG,
     "page_pem": paths.WEB_UI_PEM,
+    "peers_pem": paths.PEERS_PEM,
 }
 # VRRP's identifiers.
 _MAX_ROUTER_ID = 255

@@ -49,7 +49,7 @@ def compute_fingerprint(pem: str) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
 
 
-def make_self_signed(names: list[str], *, loopback: bool = True) -> str:
+def make_self_signed(names: list[str], *, loopback: bool = True, usage: str = "serverAuth") -> str:
     """Return a new P-256 key and a certificate for `names`, as one PEM text."""
     common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
     with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
@@ -58,7 +58,7 @@ def make_self_signed(names: list[str], *, loopback: bool = True) -> str:
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
             "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
             "-addext", "subjectAltName=" + format_alternative_names(names, loopback=loopback),
-            "-addext", "extendedKeyUsage=serverAuth",
+            "-addext", f"extendedKeyUsage={usage}",
             "-keyout", str(key), "-out", str(certificate),
         )  # fmt: skip
         if done.returncode != 0:

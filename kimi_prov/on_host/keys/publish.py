@@ -322,6 +322,7 @@ def export_keys(paths: Paths) -> dict[str, Any]:
         "hashes": {name: value for name, value in known.items() if name not in own},
         "book": metadata.render(metadata.read(paths)),
         "pem": read_text(paths.tls_pem) if mode == "self-signed" else None,
+        "peers_pem": read_text(paths.peers_pem) or None,
     }
 
 
@@ -341,6 +342,10 @@ def import_keys(paths: Paths, given: Mapping[str, Any]) -> bool:
     other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
     if other:
         tls.install(paths, given["pem"])
+    between = given.get("peers_pem")
+    if between and between != read_text(paths.peers_pem):
+        write_atomic(paths.peers_pem, between, 0o640, PROXY_USER)
+        other = True
     if wanted == old and key_metadata == metadata.read(paths):
         return other
     publish(paths, wanted, key_metadata)

@@ -50,7 +50,8 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Pr
     "page": whether there is a web UI, "metrics": null, or {"sha256": of the given key, else null},
     "gateways": as `keys.ensure` takes them, "hosts": on a gateway, the certificate of each host
     behind it by the name of its server, null where this run did not reach it, "shares_page":
-    whether another gateway passes its clients on to the web UI here}. The machine key is made if
+    whether another gateway passes its clients on to the web UI here, "paired": whether there is
+    another gateway}. The machine key is made if
     there is none. The running proxy takes new keys at once; a new certificate waits for `converge`.
     `converged`: whether the proxy runs what is in place, which saves a second query.
     """
@@ -73,6 +74,8 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> Pr
     pinned = pins.ensure(paths, settings.get("hosts"), check=check)
     shares = bool(settings.get("shares_page"))
     pinned = pins.ensure_web_ui_certificate(paths, shared=shares, check=check) or pinned
+    paired = bool(settings.get("paired"))
+    pinned = pins.ensure_peers_certificate(paths, paired=paired, check=check) or pinned
     return {
         "changed": made or certificate["changed"] or known["changed"] or own or told or pinned,
         "certificate": certificate,
@@ -96,7 +99,7 @@ def compute_digest(paths: Paths) -> str:
     read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
     read += pins.list_files(paths)
     read += [paths.key_limits] if paths.key_limits.exists() else []
-    read += [paths.page_pem] if paths.page_pem.exists() else []
+    read += [file for file in (paths.page_pem, paths.peers_pem) if file.exists()]
     return f"{unit}-{_hash_files(*read)}"
 
 

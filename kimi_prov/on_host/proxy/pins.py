@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.gateways import WEB_UI_NAME
+from kimi_prov.contract.gateways import PEERS_NAME, WEB_UI_NAME
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.keys import publish
@@ -77,6 +77,25 @@ def ensure_web_ui_certificate(paths: Paths, *, shared: bool, check: bool = False
         write_atomic(paths.page_pem, pem, 0o640, PROXY_USER)
     else:
         remove(str(paths.page_pem))
+    return True
+
+
+def ensure_peers_certificate(paths: Paths, *, paired: bool, check: bool = False) -> bool:
+    """Store a certificate for two gateways that are `paired`, else none; True where that changes.
+
+    The first gateway gives its own to the other one, with the keys: both show it and accept it.
+    """
+    have = read_text(paths.peers_pem)
+    if bool(have) == paired and (not paired or tls.is_lasting(have)):
+        return False
+    if check:
+        return True
+    if paired:
+        usage = "serverAuth,clientAuth"
+        pem = tls.make_self_signed([PEERS_NAME], loopback=False, usage=usage)
+        write_atomic(paths.peers_pem, pem, 0o640, PROXY_USER)
+    else:
+        remove(str(paths.peers_pem))
     return True
 
 

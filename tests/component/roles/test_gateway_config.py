@@ -48,6 +48,7 @@ def machine(folder: Path) -> Paths:
     own = paths.tls_crt.read_text()
     pins.ensure(paths, dict.fromkeys(("gpu1", "gpu.2", "gw1"), own))
     pins.ensure_web_ui_certificate(paths, shared=True)
+    pins.ensure_peers_certificate(paths, paired=True)
     return paths
 
 

@@ -75,7 +75,11 @@ def _collect_pins(plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
         if page:
             first = page["first"]
             hosts[first["server"]] = find_pins(first["host"]).get("page_certificate")
-        return {"hosts": hosts, "shares_page": bool(own and own.get("gateways"))}
+        return {
+            "hosts": hosts,
+            "shares_page": bool(own and own.get("gateways")),
+            "paired": bool(plan["gateway"]["peers"]),
+        }
     before = plan.get("gateways") or ()
     hashes = {row["key_name"]: find_pins(row["host"]).get("key_sha256") for row in before}
     return {"gateways": hashes}
