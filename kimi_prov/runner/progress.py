@@ -176,8 +176,8 @@ def parse_entries(rows: object) -> tuple[LogEntry, ...]:
 
 
 def _parse_int(value: object) -> int | None:
-    number = _parse_float(value)
-    return None if number is None else int(number)
+    parsed = _parse_float(value)
+    return None if parsed is None else int(parsed)
 
 
 def _parse_float(value: object) -> float | None:

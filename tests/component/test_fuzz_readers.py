@@ -33,7 +33,7 @@ from kimi_prov.on_host import backup
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.on_host.cluster import queue, slurm
 from kimi_prov.on_host.history import entries, report
-from kimi_prov.on_host.keys import metadata, publish
+from kimi_prov.on_host.keys import key_map, metadata, publish
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.usage import counter, store
 from kimi_prov.on_host.usage.pool import Pool
@@ -341,7 +341,7 @@ def names_and_rules_of_keys(random: Random, folder: Path) -> Read:
     allowed = publish.may_be_given(name)
     assert not (allowed and fuzzing.leaks(name))
     key_rules.parse(nasty_text(random))
-    publish.parse_map(fuzzing.torn(f"{'0' * 64} alice\n".encode(), random).decode(errors="replace"))
+    key_map.parse_map(fuzzing.torn(f"{'0' * 64} alice\n".encode(), random).decode(errors="replace"))
     rules = {"schema": "kimi-prov/key-book/v1"}
     rules["keys"] = {"alice": {"ends": 5, "limits": {"requests_per_day": 1}, "made": 1}}
     paths.key_book.parent.mkdir(parents=True)

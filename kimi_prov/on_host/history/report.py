@@ -37,13 +37,13 @@ def collect(paths: Paths) -> HistoryOfHost:
     }
 
 
-def _require_form(paths: Paths, row: Mapping[str, Any]) -> None:
+def _require_form(paths: Paths, row: Mapping[str, object]) -> None:
     """Raise HostError, with the file, for an entry that no version of ours wrote."""
     try:
         entries.from_other_machine(row)
     except ValueError as error:
-        number = row.get("number")
-        folder = entries.find_folder(paths, number) if isinstance(number, int) else paths.history
+        found = row.get("number")
+        folder = entries.find_folder(paths, found) if isinstance(found, int) else paths.history
         raise HostError(
             f"{folder}: an entry of the history is damaged: {error}",
             f"look at it:  grep -L '\"started_at\"' {paths.history}/*/{entries.ENTRY}",
