@@ -30,6 +30,7 @@ from kimi_prov.catalog.names import (
     match_cpu,
     match_gpu,
     normalize_name,
+    refuse_repository,
     refuse_unknown,
     refuse_unknown_part,
 )
@@ -186,13 +187,19 @@ class Catalogue:
         return {path.name: path for folder in folders for path in folder.glob("*.txt")}
 
     def model(self, name: str) -> Model:
-        """Find a model by name, alias or repository. Raises UserError with the nearest names."""
+        """Find a model by name, alias or a repository of any published format.
+
+        Raises UserError with the nearest names.
+        """
         key = name.strip().lower().rsplit("/", 1)[-1]
         match = self._model_names.get(key)
         if match is None:
+            kin = [row for row in self.models if "/" in name and key.startswith(f"{row.name}-")]
+            if kin:
+                raise refuse_repository(name, max(kin, key=lambda row: len(row.name)).name)
             # A model of the lab has random weights: it is never what somebody meant.
-            known = {row.name: row.aliases for row in self.models if row.repo}
-            raise refuse_unknown("model", name, known)
+            rows = {row.name: row.aliases for row in self.models if row.repo}
+            raise refuse_unknown("model", name, rows)
         return match
 
     def draft(self, name: str) -> Draft:
@@ -313,7 +320,14 @@ class Catalogue:
 
     @cached_property
     def _model_names(self) -> dict[str, Model]:
-        return index_rows(self.models, lambda row: (row.name, *row.aliases))
+        return index_rows(
+            self.models,
+            lambda row: (
+                row.name,
+                *row.aliases,
+                *(other.repo.lower().rsplit("/", 1)[-1] for other in row.published),
+            ),
+        )
 
     @cached_property
     def _format_names(self) -> dict[str, Format]:

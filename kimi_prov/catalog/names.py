@@ -74,9 +74,18 @@ def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> 
     """Return the error for an unknown name, with the nearest ones. `known`: names and aliases."""
     called = _index_aliases(known)
     near = list(dict.fromkeys(called[hit] for hit in find_nearest(name.rsplit("/", 1)[-1], called)))
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else "none has a name like it"
     return UserError(
         f"unknown {kind} {format_value(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
+    )
+
+
+def refuse_repository(name: str, model: str) -> UserError:
+    """Return the error for a repository that the catalogue lacks, of a model that it has."""
+    return UserError(
+        f"unknown repository {format_value(name)}; its name is that of {model} in another form",
+        fix=f"--model {model} --weights-format FORMAT; in the inventory  kimi_model: {model},  "
+        f"kimi_weights_format: FORMAT,  kimi_weights_source: hf://{name[:_MAX_LENGTH]}@REVISION",
     )
 
 

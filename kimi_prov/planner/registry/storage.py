@@ -130,6 +130,14 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "weights.format_contradicted",
+        title="The named repository does not hold {format} weights",
+        severities=("blocker",),
+        source=_MODEL_ROW,
+        remedy="setting",
+        own_source=True,
+    ),
+    Definition(
         "weights.format_override",
         title="The inventory asks for another number format than the model's own",
         severities=("info",),
@@ -138,7 +146,7 @@ DEFINITIONS = (
     ),
     Definition(
         "weights.format_unpublished",
-        title="{model} is not published in {format}",
+        title="The catalogue has no repository of {model} in {format}",
         severities=("blocker",),
         source=_MODEL_ROW,
         remedy="setting",

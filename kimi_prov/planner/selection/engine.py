@@ -17,6 +17,7 @@ from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu, layouts
+from kimi_prov.planner.selection import weights_format as formats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +59,7 @@ def choose_engine(
 ) -> EngineChoice:
     """Choose the engine. One that cannot work is a blocker, and the nearest one is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
-    weights_format = (
-        model.native_format if settings.auto("weights_format") else str(settings.weights_format)
-    )
+    weights_format = formats.choose_format(settings, model)
     on_gpus = _plan_all_on_gpus(host, settings, catalogue, model, weights_format)
     best, because = _choose_preferred(host, catalogue, model, weights_format, on_gpus)
     reason = because
@@ -85,7 +84,8 @@ def choose_engine(
     )
     dense = expert_backend.choose_dense_format(settings, backend, findings)
     if backend is None:
-        _check_format(engine, weights_format, model, findings)
+        formats.check_format(settings, weights_format, model, findings)
+        _check_engine_format(engine, weights_format, model, findings)
     _check_age(engine, model, findings)
     _check_gpu_code(host, engine, weights_format, catalogue, findings)
     _check_machine(host, engine, findings)
@@ -372,16 +372,9 @@ def _check_gpu_code(
     )
 
 
-def _check_format(engine: Engine, weights_format: str, model: Model, findings: Findings) -> None:
-    if weights_format not in model.formats:
-        findings.add(
-            "weights.format_unpublished",
-            names={"model": model.name, "format": weights_format},
-            observed=f"kimi_weights_format: {weights_format}",
-            required=f"one of {', '.join(model.formats)}",
-            fix="remove kimi_weights_format from the inventory",
-            source=model.source,
-        )
+def _check_engine_format(
+    engine: Engine, weights_format: str, model: Model, findings: Findings
+) -> None:
     if weights_format not in engine.formats and not _is_in_recipe(engine, model, weights_format):
         findings.add(
             "engine.format",

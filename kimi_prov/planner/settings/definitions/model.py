@@ -61,7 +61,8 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "int4",
-        "Number format of the routed experts. auto: the model's native one.",
+        "Number format of the routed experts. auto: that of the repository that is named, else the "
+        "model's native one.",
         auto=True,
         choices=("int4", "nvfp4", "mxfp4", "fp8", "bf16"),
     ),

@@ -31,7 +31,8 @@ def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None
 
 def test_an_unknown_engine_version_and_format_are_blockers() -> None:
     assert "engine.version" in blocked_by(plan(engine_version="9.9.9"))
-    assert "weights.format_unpublished" in blocked_by(plan(weights_format="fp8"))
+    unsourced = plan(weights_format="fp8", weights_source=None)
+    assert "weights.format_unpublished" in blocked_by(unsourced)
     assert "engine.no_gpu" in blocked_by(plan(engine="ktransformers"))
 
 
