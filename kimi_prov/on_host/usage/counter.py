@@ -115,7 +115,7 @@ class Counter:
         """Answer one question. Raises ValueError, KeyError or TypeError for a bad one."""
         if said.get("do") == "hello":
             return {"ok": True, "code": self._code}
-        request, key = _require_word(said["id"]), _require_word(said["key"])
+        request, key = _require_word(said["id"]), self._store.require_name(said["key"])
         self.dirty = True
         if said["do"] == "ask":
             rule = key_rules.parse(str(said.get("rule") or ""))
@@ -224,7 +224,7 @@ class Limits:
     def answer(self, key: str, rule: str, at_once: str = "1") -> str:
         """Return the answer to one question. Raises ValueError or TypeError for a bad one."""
         limits = key_rules.parse(rule).limits
-        refusal = self._judge(_require_word(key), limits, max(int(at_once) - 1, 0))
+        refusal = self._judge(self._store.require_name(key), limits, max(int(at_once) - 1, 0))
         if refusal is None:
             return "go"
         self._counter.dirty = True

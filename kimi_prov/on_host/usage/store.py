@@ -101,6 +101,8 @@ WHERE day IN (SELECT value FROM json_each(:days)) AND (:key IS NULL OR key = :ke
 """
 _COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "last_at")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Names of keys that are counted: an engine's user could make up more and fill the disk with them.
+MAX_NAMES = 10_000
 _DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
@@ -124,12 +126,23 @@ class Store:
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
         self._keep_days = keep_days
         self._boot = read_boot_id(Machine())
+        self._names = {row[0] for row in self._db.execute("SELECT DISTINCT key FROM used")}
         latest = self._number("SELECT latest FROM clock")
         self._clock = clock or self._restore_clock(latest)
         # An earlier version deleted days by the machine's clock.
         forgets = self._number("SELECT at FROM forgets") or latest
         self._forgets = self._clock.now() if forgets is None else float(forgets)
         self._forgot = self._clock.steady()
+
+    def require_name(self, key: object) -> str:
+        """Return the name of a key. Raises ValueError for no name, or for one name too many."""
+        if not isinstance(key, str) or not _NAME.fullmatch(key):
+            raise ValueError("no name of a key")
+        if key not in self._names:
+            if len(self._names) >= MAX_NAMES:
+                raise ValueError(f"more than {MAX_NAMES} names of keys")
+            self._names.add(key)
+        return key
 
     def _restore_clock(self, latest: int | None) -> Clock:
         """Return the clock of an earlier process, or a new one after a boot."""

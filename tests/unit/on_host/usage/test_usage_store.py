@@ -9,6 +9,8 @@ import pytest
 
 from kimi_prov.on_host.usage import exposition, store
 from kimi_prov.on_host.usage.clock import Clock
+from kimi_prov.on_host.usage.counter import Counter
+from kimi_prov.on_host.usage.places import Holder
 
 # The 24th of November 2026, 12:00:00 UTC.
 NOON = 1795521600.0
@@ -337,3 +339,30 @@ def test_the_sums_are_written_as_prometheus_reads_them(db):
         'kimi_usage_completion_tokens_total{key="a"} 3',
         'kimi_usage_refused_total{key="a",reason="requests_per_day"} 1',
     ]
+
+
+def test_names_of_keys_have_a_form_and_a_number_at_most(tmp_path, time, monkeypatch):
+    monkeypatch.setattr(store, "MAX_NAMES", 3)
+    counter = Counter(
+        store.Store(tmp_path / "usage.db", keep_days=400, clock=time.clock()), tmp_path / "prom"
+    )
+
+    def ask_for(key):
+        return counter.answer({"do": "ask", "id": f"of {key}", "key": key}, Holder())
+
+    for name in ("a", "b.c", "D_e-9"):
+        assert ask_for(name) == {"ok": True}
+    # Whoever reads a backup takes no other names.
+    for name in ("", "x" * 65, "a b", "a\n", "\u00e4", 'a"', None, 7):
+        with pytest.raises(ValueError, match="no name"):
+            ask_for(name)
+    with pytest.raises(ValueError, match="more than 3 names"):
+        ask_for("one-more")
+    assert ask_for("a") == {"ok": True}
+    counter.settle()
+    # Also after a start.
+    db = store.Store(tmp_path / "usage.db", keep_days=400, clock=time.clock())
+    with pytest.raises(ValueError, match="more than 3 names"):
+        db.require_name("one-more")
+    assert db.require_name("b.c") == "b.c"
+    db.close()
