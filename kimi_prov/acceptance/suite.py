@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 Check = dict[str, Any]
 # The checks of the machine itself, and of the network of a group.
-OF_MACHINE = ("placement", "engine-on-loopback", "outsider-refused", "certificate", "network")
+OF_MACHINE = (
+    *("environment", "placement", "engine-on-loopback"),
+    *("outsider-refused", "certificate", "network"),
+)
 # Those of them that a gateway, which has no engine, has to pass.
 OF_GATEWAY = ("outsider-refused", "certificate")
 STRAY_SHARE = 0.05
@@ -268,6 +271,16 @@ def check_certificate(seen: RuntimeAnswer) -> Check:
     return _make_check("certificate", wrong, summary)
 
 
+def check_environment(seen: RuntimeAnswer) -> Check:
+    """Judge whether the engine could start again: it runs on what it has opened already."""
+    if "environment" not in seen:
+        skipped = "the program on the machine is of an earlier version: run `kimi-prov apply`"
+        return {**_make_check("environment", "", skipped), "status": "skip"}
+    fault = seen["environment"]
+    wrong = f"the engine's environment is broken: {fault}; `kimi-prov apply` makes it again"
+    return _make_check("environment", wrong if fault else "", "interpreter and packages are whole")
+
+
 def make_rank_document(
     plan: MachinePlan, seen: RuntimeAnswer, network: Check, stand_ins: list[str]
 ) -> dict[str, Any]:
@@ -279,7 +292,7 @@ def make_rank_document(
         seen_from="none",
         reason=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
         f"{head}",
-        checks=[check_units(seen), check_placement(plan, seen), network],
+        checks=[check_units(seen), check_environment(seen), check_placement(plan, seen), network],
         stand_ins=stand_ins,
     )
 

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from machines import kimi_prov
 
 from kimi_prov.contract import unit_files
 
@@ -131,3 +132,29 @@ def test_an_engine_that_is_killed_comes_back_by_itself(served_host: Host) -> Non
         timeout=320,
     )
     assert int(prop(served_host, "NRestarts")) >= 1
+
+
+def test_an_apply_right_after_a_killed_engine_waits_for_its_restart(served_host: Host) -> None:
+    served_host.ssh(f"systemctl kill --kill-whom=main -s KILL '{UNIT}'")
+    done = served_host.apply()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert prop(served_host, "ActiveState") == "active"
+
+
+def test_a_broken_environment_is_told_and_made_again_by_one_apply(served_host: Host) -> None:
+    """The engine runs on without its interpreter, and would not start once more."""
+    plan = json.loads(served_host.ssh("cat /etc/kimi/plan.json"))
+    python = f"{plan['engine']['env_dir']}/bin/python"
+    before = prop(served_host, "MainPID")
+    served_host.ssh(f"rm {python}")
+    verified = kimi_prov("verify", served_host.inventory, "--limit", served_host.name)
+    assert verified.returncode == 1, verified.stdout + verified.stderr
+    assert "the engine's environment is broken" in verified.stdout
+    drift = json.loads(served_host.ssh(f"python3 -I {plan['paths']['zipapp']} drift"))
+    assert [row["id"] for row in drift["drift"]] == ["drift.environment"]
+    done = served_host.apply()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert served_host.ssh(f"{python} -c 'print(1)'") == "1\n"
+    assert prop(served_host, "MainPID") == before
+    again = served_host.apply()
+    assert "changed=0" in again.stdout, again.stdout + again.stderr

@@ -328,6 +328,8 @@ class RuntimeAnswer(TypedDict):
     """As the apply of any version wrote it; empty without an apply."""
     certificate: str
     instances: list[dict[str, Any]]
+    environment: NotRequired[str | None]
+    """What is broken in the engine's environment; null where it is whole."""
     certificate_standing: NotRequired[CertificateStatus | None]
     rests: NotRequired[str | None]
     listening: dict[str, list[str]]

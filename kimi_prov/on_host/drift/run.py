@@ -9,6 +9,7 @@ from __future__ import annotations
 import calendar
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths as layout
@@ -21,9 +22,10 @@ from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.history import applied as record
 from kimi_prov.on_host.kt import convert
 from kimi_prov.on_host.lifecycle import status
-from kimi_prov.on_host.system import apply_lock, plans
+from kimi_prov.on_host.system import apply_lock, environments, plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, write_json
+from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +103,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     found = _compare_units(seen, was, status.list_resting_units(paths, plan))
     if found is not None:
         _compare_processes(seen, paths, was, plan, found)
+    _compare_environments(seen, was, plan)
     _compare_weights(seen, paths, was, read=read_weights)
     rows = _add_causes(paths, seen, was, found or {})
     return {
@@ -221,6 +224,20 @@ def _compare_processes(
         seen.differences += (
             compare.compare_proxy(state, was.get("key_digests") or {}) if state else ()
         )
+
+
+def _compare_environments(seen: Seen, was: Mapping[str, Any], plan: Plan) -> None:
+    engine, web_ui = was.get("engine"), plan.get("web")
+    for row in (engine, web_ui):
+        folder = row and row.get("env_dir")
+        fault = folder and seen.run_part(
+            f"the environment {folder}", partial(environments.find_fault, Machine(), folder)
+        )
+        if folder and fault:
+            trace = Trace(path=folder)
+            seen.differences.append(
+                Difference("drift.environment", folder, "as installed", fault, trace=trace)
+            )
 
 
 def _compare_weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) -> None:

@@ -37,6 +37,10 @@ ADVICE = (
 )  # fmt: skip
 
 
+# systemd ends the rest of a unit whose main process was killed, then waits for RestartSec.
+_BEFORE_RESTART = ("stop-sigterm", "stop-sigkill", "final-sigterm", "final-sigkill", "auto-restart")
+
+
 def find_advice(line: str) -> str:
     """Return the advice for an engine's error line."""
     for words, remedy in ADVICE:
@@ -59,6 +63,18 @@ def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) ->
         if unit["restarts"] > restarts.get(name, unit["restarts"]):
             return name
     return ""
+
+
+def count_restarts(states: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """Return how often each unit was restarted, with a restart that is under way.
+
+    systemd counts it only once the pause before it is over: an engine that was killed a moment ago
+    is awaited, and has not failed until it ends once more.
+    """
+    return {
+        name: unit["restarts"] + (unit.get("sub_state") in _BEFORE_RESTART)
+        for name, unit in states.items()
+    }
 
 
 def find_cause(plan: MachinePlan, lines: list[str]) -> str:
@@ -128,7 +144,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
     until = time.monotonic() + wait_s
     while True:
         states = units.read_states(*watched)
-        restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
+        restarts = restarts or count_restarts(states)
         refusal = (
             try_once(paths, plan) if serves else explain_group_wait(paths, plan, states[names[0]])
         )

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate, stop_state
-from kimi_prov.on_host.system import plans, units
+from kimi_prov.on_host.system import environments, plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
+from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import RuntimeAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 _NODE_PAGES = re.compile(r"\bN(\d+)=(\d+)")
 _HUGE_PAGES = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
@@ -135,12 +137,18 @@ def collect(paths: Paths) -> RuntimeAnswer:
         "certificate": read_text(paths.tls_crt),
         "certificate_standing": certificate.describe_current(paths, plan) if plan else None,
         "instances": found,
+        "environment": _find_environment_fault(plan),
         "rests": stop_state.describe(rests) if rests else None,
         "listening": find_listeners([item["port"] for item in instances if item["port"]]),
         "nodes": sorted(
             int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")
         ),
     }
+
+
+def _find_environment_fault(plan: MachinePlan) -> str | None:
+    engine = plan.get("engine")
+    return environments.find_fault(Machine(), engine["env_dir"]) if engine else None
 
 
 def main(argv: list[str]) -> int:

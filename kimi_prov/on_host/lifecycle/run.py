@@ -458,7 +458,7 @@ def wait_for_units(
     until all are there, which is no failure.
     """
     shown = units.read_states(*names)
-    before = {} if together else {name: unit["restarts"] for name, unit in shown.items()}
+    before = {} if together else smoke_test.count_restarts(shown)
     told, since_s = "", time.time() - _BEGUN_S
     while True:
         apply_lock.renew()

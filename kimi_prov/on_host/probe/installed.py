@@ -14,7 +14,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.state_files import KEPT
 from kimi_prov.contract.unit_comparison import parse_form
 from kimi_prov.on_host.probe import accounts
-from kimi_prov.on_host.system import boot, kept_state, started
+from kimi_prov.on_host.system import boot, environments, kept_state, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.files import count_disk_bytes
 
@@ -69,17 +69,21 @@ def read_units(machine: Machine) -> dict[str, dict[str, str]]:
 
 def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
     """Return our engines, models, plan and program; null where access is denied."""
-    pythons = _list_complete(machine, paths.PYTHONS)
-    environments = _map_environments(machine, paths.ENGINES, pythons)
+    pythons = _list_pythons(machine)
+    engines = _map_environments(machine, paths.ENGINES, pythons)
     pages = _map_environments(machine, paths.WEB_ENVS, pythons)
     pages.pop(paths.WEB_ENV_NAME, None)
     return {
         "plan_sha256": _hash_file(machine, paths.PLAN),
         "target_sha256": _hash_file(machine, paths.ZIPAPP),
-        "engine_envs": sorted(environments),
+        "engine_envs": sorted(engines),
         "pythons": pythons,
-        "tools": _list_complete(machine, paths.TOOLS),
-        "engine_pythons": _list_bundled_pythons(environments),
+        "tools": [
+            name
+            for name in _list_complete(machine, paths.TOOLS)
+            if environments.find_fault(machine, f"{paths.TOOLS}/{name}") is None
+        ],
+        "engine_pythons": _list_bundled_pythons(engines),
         "engine_link": _read_link(machine, paths.ENGINE),
         "kept_envs": _list_restorable_environments(machine),
         "switch_open": machine.exists(paths.SWITCH),
@@ -123,22 +127,36 @@ def _list_complete(machine: Machine, folder: str) -> list[str]:
     return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
 
 
-def _map_environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
-    """Map each complete environment in `folder` to its bundled interpreter, None for another one.
+def _list_pythons(machine: Machine) -> list[str]:
+    """Return the bundled interpreters that run, by the name of their directory."""
+    return [
+        name
+        for name in _list_complete(machine, paths.PYTHONS)
+        if any(
+            environments.ask_version(machine, python) is not None
+            for python in machine.glob(f"{paths.PYTHONS}/{name}/*/bin/python3")
+        )
+    ]
 
-    An environment with an incomplete interpreter does not run: it counts as incomplete.
+
+def _map_environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
+    """Map each whole environment in `folder` to its bundled interpreter, None for another one.
+
+    A broken one counts as incomplete, so that it is made again: also one whose interpreter does not
+    run.
     """
     found: dict[str, str | None] = {}
     for name in _list_complete(machine, folder):
         text = machine.read(f"{folder}/{name}/pyvenv.cfg") or ""
         brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
-        if brought is None or brought[1] in pythons:
+        usable = brought is None or brought[1] in pythons
+        if usable and environments.find_fault(machine, f"{folder}/{name}") is None:
             found[name] = brought[1] if brought else None
     return found
 
 
-def _list_bundled_pythons(environments: dict[str, str | None]) -> dict[str, str]:
-    return {name: python for name, python in sorted(environments.items()) if python}
+def _list_bundled_pythons(envs: dict[str, str | None]) -> dict[str, str]:
+    return {name: python for name, python in sorted(envs.items()) if python}
 
 
 def _describe_serving(

@@ -28,11 +28,12 @@ CAUSE = re.compile(
 LOG_PREFIX = re.compile(
     r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*"
 )
-# Lines that follow from the cause, source in a traceback, and missing parts that the unit does not
-# need.
+# Lines that follow from the cause, source in a traceback, parts that the unit does not need, and
+# what an engine itself logs below an error (`libiomp is not found in LD_PRELOAD`).
 NOISE = re.compile(
-    r"EngineDeadError|Traceback|During handling|engine core initialization failed|"
-    r"WorkerProc initialization failed|\braise \w|/nvidia-modprobe\b",
+    r"^(?:\(\w+ pid=\d+\) *)?(?:DEBUG|INFO|WARNING) \d\d-\d\d |EngineDeadError|Traceback|"
+    r"During handling|engine core initialization failed|WorkerProc initialization failed|"
+    r"\braise \w|/nvidia-modprobe\b",
     re.I,
 )
 MAX_THREADS = 2000

@@ -51,6 +51,11 @@ DEFINITIONS = (
     _define("key_changed", "An API key was replaced"),
     _define("certificate", "The certificate is not the one that kimi-prov put there"),
     _define(
+        "environment",
+        "The environment of the engine or of the web UI is broken",
+        "its interpreter, asked, and the RECORD of its packages",
+    ),
+    _define(
         "weights",
         "Weights are not as they were verified",
         "the model's manifest and the mark .kimi-verified",

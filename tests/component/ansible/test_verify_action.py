@@ -151,7 +151,7 @@ def test_plain_ansible_runs_the_basic_suite(served: Served) -> None:
     names = [row["name"] for row in document["checks"]]
     assert names == [
         *catalogue.PORT[:-1],
-        *("placement", "engine-on-loopback", "outsider-refused", "certificate"),
+        *("environment", "placement", "engine-on-loopback", "outsider-refused", "certificate"),
     ]
     assert (document["suite"], document["unproven"]) == ("basic", [])
 

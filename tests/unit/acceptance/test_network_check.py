@@ -108,12 +108,18 @@ def test_a_rank_says_that_nobody_asks_it() -> None:
         "tuning": {"thp": "madvise"},
     }
     unit = {"state": "activating"}
-    seen = {"instances": [{"index": 0, "unit": unit, "processes": []}]}
+    seen = {
+        "instances": [{"index": 0, "unit": unit, "processes": []}],
+        "environment": "bin/python does not run",
+    }
     document = suite.make_rank_document(plan, seen, network.check_rank(plan, {"beta": proof()}), [])
     assert document["vantage"] == "none"
     assert "they reach alpha" in document["vantage_reason"]
     status = {row["name"]: row["status"] for row in document["checks"]}
-    assert status == {"unit": "fail", "placement": "fail", "network": "ok"}
+    assert status == {
+        **dict.fromkeys(("unit", "environment", "placement"), "fail"),
+        "network": "ok",
+    }
     unit["state"] = "active"
     assert suite.check_units(seen)["status"] == "ok"
     assert network.check_rank(plan, {})["status"] == "fail"

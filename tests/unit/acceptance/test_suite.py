@@ -161,5 +161,14 @@ def test_a_certificate_fails_weeks_before_clients_refuse_it_with_cause_and_fix()
         assert found["detail"] == "acme: port 80 is closed; open it"
 
 
+def test_a_broken_environment_fails_before_the_next_start_does():
+    row = suite.check_environment({"environment": "/srv/kimi/engines/x/bin/python does not run"})
+    assert row["status"] == "fail"
+    assert "bin/python does not run" in row["detail"]
+    assert "kimi-prov apply" in row["detail"]
+    assert suite.check_environment({"environment": None})["status"] == "ok"
+    assert suite.check_environment({})["status"] == "skip"
+
+
 def test_a_machine_of_an_earlier_version_says_nothing_of_its_certificate():
     assert suite.check_certificate({})["status"] == "skip"

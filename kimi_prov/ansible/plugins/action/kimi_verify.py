@@ -139,7 +139,11 @@ class ActionModule(HostAction):
                 return None
         batch = self._run_here(exam) if seen_from == "control" else self._run_there
         rows = acceptance.run_selection(selection, exam, batch)
-        own = [suite.check_placement(plan, runtime), suite.check_loopback(runtime)]
+        own = [
+            suite.check_environment(runtime),
+            suite.check_placement(plan, runtime),
+            suite.check_loopback(runtime),
+        ]
         own = [
             *([] if subject.gateway else own),
             suite.check_outsiders(tries),

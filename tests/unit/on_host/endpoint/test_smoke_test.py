@@ -33,6 +33,31 @@ def test_a_unit_that_failed_or_started_again_ends_the_waiting(states, counts, br
     assert smoke_test.find_failure(states, counts) == broken
 
 
+@pytest.mark.parametrize("sub_state", ["auto-restart", "stop-sigterm"])
+def test_an_engine_that_was_killed_a_moment_ago_is_awaited_once(sub_state):
+    """systemd counts a restart when the pause before it is over."""
+    killed = {"e": {**unit("activating", 2), "sub_state": sub_state}}
+    counts = smoke_test.count_restarts(killed)
+    assert smoke_test.find_failure(killed, counts) == ""
+    started = {"e": {**unit("activating", 3), "sub_state": "start-post"}}
+    assert smoke_test.find_failure(started, counts) == ""
+    again = {"e": {**unit("activating", 4), "sub_state": "start-post"}}
+    assert smoke_test.find_failure(again, counts) == "e"
+    running = {"e": {**unit("active", 2), "sub_state": "running"}}
+    assert smoke_test.count_restarts(running) == {"e": 2}
+
+
+def test_what_an_engine_logs_below_an_error_is_no_cause():
+    warning = (
+        "(EngineCore pid=7) WARNING 11-29 20:00:00 [cpu_worker.py:115] libiomp is not found in "
+        "LD_PRELOAD. For best performance, please follow the section `set LD_PRELOAD`"
+    )
+    error = "OSError: [Errno 28] No space left on device"
+    assert units.find_cause([error, warning]) == error
+    found = units.find_cause([warning, "kimi-serve@0.service: Main process exited, code=killed"])
+    assert "LD_PRELOAD" not in found
+
+
 def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
     lines = [
         "INFO loading",

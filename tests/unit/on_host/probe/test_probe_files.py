@@ -50,6 +50,11 @@ def test_a_link_in_the_place_of_a_file_is_not_that_file(tmp_path: Path) -> None:
     assert told(tmp_path)["files"][paths.FIREWALL] is None
 
 
+def interpreter(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch(mode=0o755)
+
+
 def environment(
     root: Path, name: str, home: str, *, complete: bool = True, below: str = paths.ENGINES
 ) -> None:
@@ -57,6 +62,8 @@ def environment(
     folder = root / below[1:] / name
     folder.mkdir(parents=True)
     (folder / "pyvenv.cfg").write_text(f"home = {home}\nimplementation = CPython\n")
+    (folder / "lib/python3.12/site-packages").mkdir(parents=True)
+    interpreter(folder / "bin/python")
     if complete:
         (folder / paths.ENV_COMPLETE).touch()
 
@@ -64,7 +71,7 @@ def environment(
 def test_an_environment_tells_which_interpreter_was_brought_for_it(tmp_path: Path) -> None:
     for name, complete in (("3.12.1-a", True), ("3.12.2-b", False), ("3.12.3-c", True)):
         folder = tmp_path / paths.PYTHONS[1:] / name
-        folder.mkdir(parents=True)
+        interpreter(folder / "cpython/bin/python3")
         if complete:
             (folder / paths.ENV_COMPLETE).touch()
     environment(tmp_path, "own", "/usr/bin")
@@ -81,7 +88,7 @@ def test_an_environment_tells_which_interpreter_was_brought_for_it(tmp_path: Pat
 
 def test_the_page_s_environments_tell_it_as_well(tmp_path: Path) -> None:
     there = tmp_path / paths.PYTHONS[1:] / "3.12.1-a"
-    there.mkdir(parents=True)
+    interpreter(there / "cpython/bin/python3")
     (there / paths.ENV_COMPLETE).touch()
     homes = {"own": "/usr/bin", "brought": f"{paths.PYTHONS}/3.12.1-a/cpython-3.12.1/bin"}
     homes["lost"] = f"{paths.PYTHONS}/3.12.9-z/cpython-3.12.9/bin"
