@@ -103,7 +103,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     found = _compare_units(seen, was, status.list_resting_units(paths, plan))
     if found is not None:
         _compare_processes(seen, paths, was, plan, found)
-    _compare_environments(seen, was, plan)
+    _compare_environments(seen, was.get("engine"), plan.get("web"))
     _compare_weights(seen, paths, was, read=read_weights)
     rows = _add_causes(paths, seen, was, found or {})
     return {
@@ -226,9 +226,8 @@ def _compare_processes(
         )
 
 
-def _compare_environments(seen: Seen, was: Mapping[str, Any], plan: Plan) -> None:
-    engine, web_ui = was.get("engine"), plan.get("web")
-    for row in (engine, web_ui):
+def _compare_environments(seen: Seen, *users: Any) -> None:  # noqa: ANN401 (a part of a record)
+    for row in users:
         folder = row and row.get("env_dir")
         fault = folder and seen.run_part(
             f"the environment {folder}", partial(environments.find_fault, Machine(), folder)

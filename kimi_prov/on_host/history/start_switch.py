@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SwitchedGroup,
         TakenOver,
     )
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 
@@ -179,7 +180,13 @@ def _remove(paths: Paths, names: list[str]) -> None:
 
 
 def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
-    """Open a switch to an entry of the history: `to`, or the last that served something else."""
+    """Open a switch to an entry of the history: `to`, or the last that served something else.
+
+    A rollback that is at work goes on without the command that began it. The same command once more
+    follows it: another one would go forward again.
+    """
+    if following := _find_running_rollback(paths, request):
+        return following
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
@@ -201,10 +208,27 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
         )
     wanted = {**request, "start_s": then["timeouts"]["start_s"]}
     opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
-    group: SwitchedGroup | None = (
-        {"hosts": hosts, "digest": groups.get_group(then)["digest"]} if hosts else None
-    )
-    return {**opened, "restores": target["number"], "group": group, **found}
+    return {**opened, "restores": target["number"], "group": _describe_group(then), **found}
+
+
+def _describe_group(plan: Plan) -> SwitchedGroup | None:
+    """Describe the hosts that a plan is served by together; None where it is one host alone."""
+    hosts = groups.list_hosts(plan)
+    return {"hosts": hosts, "digest": groups.get_group(plan)["digest"]} if hosts else None
+
+
+def _find_running_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer | None:
+    """Return the rollback that its unit is doing, where it is the requested one."""
+    state = open_switch.read(paths)
+    if state.get("kind") != entries.ROLLBACK or not open_switch.is_under_way():
+        return None
+    if request.get("to") not in (None, state["restores"]):
+        return None
+    then = entries.read_plan(paths, entries.read(paths, int(state["restores"])))
+    opened: SwitchBegun = {"opened": True, "from": int(state["from"]), "to": int(state["to"])}
+    nothing: TakenOver = {"interrupted": None, "cut": []}
+    restores = int(state["restores"])
+    return {**opened, "restores": restores, "group": _describe_group(then), **nothing}
 
 
 def _find_target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:

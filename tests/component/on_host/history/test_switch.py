@@ -483,6 +483,24 @@ def test_a_rollback_takes_the_last_that_served_something_else(machine: Applied) 
     assert state["start_s"] == 60
 
 
+def test_the_same_rollback_once_more_follows_the_one_that_is_at_work(machine: Applied) -> None:
+    """Its command was killed: the unit goes on, and a second rollback would go forward again."""
+    for version in ("1", "2", "3"):
+        machine.version(version)
+        machine.entry()
+    first = beginning.start_rollback(machine.places, {**RUN, "to": None})
+    machine.places.locate("/switch").write_text("ActiveState=activating\n")
+    before = open_switch.read(machine.places)
+    for number in (None, 2):
+        again = beginning.start_rollback(machine.places, {**RUN, "run": "r2", "to": number})
+        assert (again["opened"], again["restores"], again["to"]) == (True, 2, first["to"])
+        assert unit.start_unit(machine.places) == {"started": True}
+    assert open_switch.read(machine.places) == before
+    with pytest.raises(HostError, match="still under way"):
+        beginning.start_rollback(machine.places, {**RUN, "run": "r2", "to": 1})
+    assert len(entries.read_all(machine.places)) == first["to"]
+
+
 @pytest.mark.parametrize(
     ("number", "why"), [(9, "no entry 9"), (2, "is what is in place"), (1, "cannot be restored")]
 )
