@@ -518,6 +518,13 @@ def collect_paths() -> dict[str, str]:
         "unattended_upgrades": UNATTENDED_UPGRADES,
         "needrestart": NEEDRESTART,
         "home": HOME,
+        **_collect_state_paths(),
+    }
+
+
+def _collect_state_paths() -> dict[str, str]:
+    """Return the paths of what services write: state, progress and metrics."""
+    return {
         "state": STATE,
         "before": BEFORE,
         "run": RUN,

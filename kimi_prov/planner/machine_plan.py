@@ -306,6 +306,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
     (host, settings, catalogue, model, group), (choice, draft, drivers), layout, access, _ = found
     budget, flags, place, tmpfs = layout.budget, layout.flags, layout.places[0], layout.tmpfs
     shared = _make_shared_sections(found)
+    body_max = request_size.choose_request_size(settings, model, budget.context)
     fetched, power, env_dir = shared.weights, shared.power, shared.engine["env_dir"]
     return {
         "schema": SCHEMA,
@@ -329,12 +330,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
         "disk": found.disk.room,
         "upgrade": _make_upgrade_section(settings, found.disk.frees),
         "tuning": system.choose_tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": proxy.make_document(
-            host,
-            settings,
-            access.backends,
-            request_size.choose_request_size(settings, model, budget.context),
-        ),
+        "proxy": proxy.make_document(host, settings, access.backends, body_max),
         "firewall": proxy.make_firewall_document(host, settings, shared.group, access.watched),
         "web": access.page,
         "metrics": access.watched,
