@@ -121,8 +121,13 @@ class Lab:
     hosts: dict[str, Host] = field(default_factory=dict)
 
     def up(self) -> None:
-        done = kimi_prov("lab", "up", self.inventory, timeout=600)
-        assert done.returncode == 0, done.stderr
+        try:
+            done = kimi_prov("lab", "up", self.inventory, timeout=600)
+            assert done.returncode == 0, done.stderr
+        except BaseException:
+            # After Ctrl-C too: a fixture takes its hosts away only once all are up.
+            self.down()
+            raise
 
     def down(self) -> None:
         done = kimi_prov("lab", "down", self.inventory, timeout=600)
