@@ -78,6 +78,7 @@ parser.add_argument("--ssl-keyfile")
 given, rest = parser.parse_known_args()
 there = pathlib.Path(os.environ["STAND_IN"])
 names = ("HOME", "KIMI_API_KEY_FILE", "VLLM_HOST_IP", "VLLM_CPU_OMP_THREADS_BIND")
+names += ("KIMI_REQUEST_BODY_MAX",)
 told = {"argv": sys.argv[1:], "env": {name: os.environ.get(name) for name in names}}
 rank = rest[rest.index("--node-rank") + 1] if "--node-rank" in rest else "0"
 (there / f"engine-{rank}.json").write_text(json.dumps(told))

@@ -79,7 +79,7 @@ class Pod:
             },
             "parallel": {"hosts": self.hosts, "tensor": self.hosts, "pipeline": 1, "data": 1},
             "memory": {"host_parts": []},
-            "proxy": {"port": 8000},
+            "proxy": {"port": 8000, "request_body_max_bytes": 1 << 20},
             "instances": [
                 {
                     "argv": argv,

@@ -40,6 +40,13 @@ def listens(port: int) -> bool:
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s+([0-9a-f]+)$", text, re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 METRICS = """vllm:num_requests_running 1.0
 vllm:num_requests_waiting 0.0
 vllm:generation_tokens_total 5.0
@@ -259,6 +266,8 @@ class Proxy:
 
     def reload(self) -> None:
         """As systemd does it: the old worker ends what it has."""
+        # While the master starts it ignores the signal; systemd waits until it is ready.
+        assert until(lambda: catches(self.process.pid, signal.SIGUSR2)), self.log
         told = f"{STAMP}-again"
         self.stamp.write_text(f"global\n    description {told}\n")
         self.process.send_signal(signal.SIGUSR2)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.engine import placement
+from kimi_prov.on_host.engine import placement, request_bounds
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE
 from kimi_prov.on_host.system.files import read_json, write_json
 
@@ -87,6 +87,7 @@ def build_environment(
     found = site.build_engine_environment()
     found["TRITON_CACHE_DIR"] = site.locate("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
+    found |= request_bounds.build_environment(site.plan)
     allowed = sorted(os.sched_getaffinity(0))
     found |= placement.choose_threads(found, allowed, len(allowed), notes)
     nodes = settings["nodes"]

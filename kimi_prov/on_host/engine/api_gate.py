@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine import gate, launch
+from kimi_prov.on_host.engine.request_bounds import RequestBounds
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ApiGate:
     """ASGI middleware between vLLM and the clients on the cluster's network."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self._app = RequestBounds(app)
         self._api = KeyFile(os.environ.get(API_KEY_FILE, ""))
         self._job = KeyFile(os.environ.get(JOB_KEY_FILE, ""))
         metrics = os.environ.get(METRICS_KEY_FILE)

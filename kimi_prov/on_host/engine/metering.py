@@ -23,9 +23,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import key_rules, paths
+from kimi_prov.on_host.engine.request_bounds import RefusedError, RequestBounds
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
+    from kimi_prov.on_host.engine.request_bounds import Body
 
 # Seconds that a request waits for a counter that is being restarted.
 MAX_WAIT_S = 5.0
@@ -145,7 +147,7 @@ class Meter:
     """ASGI middleware behind the key check: the requests here came through the proxy."""
 
     def __init__(self, app: App, address: str = paths.USAGE_SOCKET) -> None:
-        self._app = app
+        self._app = RequestBounds(app)
         self._address = address
         # Reports that could not be sent yet, oldest first.
         self._kept: deque[dict[str, Any]] = deque(maxlen=_MAX_QUEUED)
@@ -167,11 +169,13 @@ class Meter:
                 return
             passing = _Passing(self, line, use, send)
             try:
-                scope, receive = await passing.request_usage(scope, receive)
-                if passing.detached:
-                    await _refuse_detached(send)
+                body = await self._app.read(scope, receive, key)
+                if body is None:
                     return
-                await self._app(scope, receive, passing.send)
+                scope, body = passing.request_usage(scope, body)
+                await self._app.pass_on(scope, body, receive, passing.send, key)
+            except RefusedError as refused:
+                await refused.send(send)
             finally:
                 if not passing.ended:
                     # The client has gone, and this task may be about to be cancelled.
@@ -186,7 +190,7 @@ class Meter:
         while True:
             try:
                 await self._deliver(line)
-                found = await line.say(do="ask", id=use.request, key=use.key, rule=rule)
+                answer = await line.say(do="ask", id=use.request, key=use.key, rule=rule)
                 break
             except AwayError:
                 if not limited:
@@ -196,10 +200,10 @@ class Meter:
                     said = "The use of this key cannot be counted now; try again."
                     return 503, "server_error", said, 5
                 await asyncio.sleep(_POLL_INTERVAL_S)
-        if found.get("ok") is not False:
+        if answer.get("ok") is not False:
             return None
-        wait_s = max(int(found.get("wait_s") or 1), 1)
-        kind, said = key_rules.describe_refusal(str(found.get("reason")), wait_s)
+        wait_s = max(int(answer.get("wait_s") or 1), 1)
+        kind, said = key_rules.describe_refusal(str(answer.get("reason")), wait_s)
         return 429, kind, said, wait_s
 
     async def tell(self, line: Line, use: Use, *, ended: bool) -> None:
@@ -244,8 +248,6 @@ class _Passing:
 
     def __init__(self, meter: Meter, line: Line, use: Use, send: Send) -> None:
         self.ended = False
-        # The use of this request could not be reported to anyone.
-        self.detached = False
         self._meter, self._line, self._use, self._send = meter, line, use, send
         self._asked = False
         # Whether the client itself requests `usage` in a stream: at its end, in every piece.
@@ -258,57 +260,33 @@ class _Passing:
         self._length: int | None = None
         self._told_at = time.monotonic()
 
-    async def request_usage(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-        """Make the engine report what a stream used, whether or not the client requests it."""
+    def request_usage(self, scope: Scope, body: Body) -> tuple[Scope, Body]:
+        """Make the engine report what a stream used, whether or not the client requests it.
+
+        Raises RefusedError where nobody would be told what is used.
+        """
         path = str(scope["path"])
-        if not path.endswith((*_ASKED, _DETACHED)):
-            return scope, receive
-        messages, parts = [], []
-        while True:
-            message = await receive()
-            messages.append(message)
-            if message["type"] != "http.request":
-                break
-            parts.append(message.get("body", b""))
-            if not message.get("more_body"):
-                body = b"".join(parts)
-                changed = None
-                if path.endswith(_DETACHED):
-                    self.detached = _is_yes(_parse_object(body).get("background"))
-                else:
-                    changed = self._with_usage(body)
-                if changed is not None:
-                    scope = {
-                        **scope,
-                        "headers": _set_content_length(scope["headers"], len(changed)),
-                    }
-                    messages = [{"type": "http.request", "body": changed, "more_body": False}]
-                break
-        waiting = iter(messages)
+        if path.endswith(_DETACHED) and _is_yes(body.read_fields().get("background")):
+            said = "Background answers are not supported here: request without it, or a stream."
+            raise RefusedError(400, "unsupported_value", said, "background")
+        changed = self._add_usage_option(body) if path.endswith(_ASKED) else body
+        if changed is not body:
+            headers = _set_content_length(scope["headers"], len(changed.data))
+            scope = {**scope, "headers": headers}
+        return scope, changed
 
-        async def replay() -> Message:
-            for message in waiting:
-                return message
-            return await receive()
-
-        return scope, replay
-
-    def _with_usage(self, body: bytes) -> bytes | None:
-        """Return the body of a request whose stream reports its use; None where it is unchanged."""
-        request = _parse_object(body)
+    def _add_usage_option(self, body: Body) -> Body:
+        """Return the body of a request whose stream reports its use."""
+        request = body.read_fields()
         given = request.get("stream_options")
         if not _is_yes(request.get("stream")) or not (given is None or isinstance(given, dict)):
-            return None
+            return body
         options = dict(given or {})
         self._asked = True
         self._at_end = _is_yes(options.get("include_usage"))
         self._always = self._at_end and _is_yes(options.get("continuous_usage_stats"))
         options.update(include_usage=True, continuous_usage_stats=True)
-        start = body.lstrip()
-        if "stream_options" not in request and start.startswith(b"{") and b"\0" not in start[:4]:
-            # The body of a long conversation is not serialised again.
-            return b'{"stream_options":' + json.dumps(options).encode() + b"," + start[1:]
-        return json.dumps({**request, "stream_options": options}).encode()
+        return body.with_field("stream_options", options)
 
     async def send(self, message: Message) -> None:
         """Pass on the engine's answer, and read in it what was used."""
@@ -433,13 +411,6 @@ async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) ->
     await _send_error(
         send, status, {"message": said, "type": kind, "param": None, "code": code}, headers
     )
-
-
-async def _refuse_detached(send: Send) -> None:
-    said = "Background answers are not supported here: request without it, or a stream."
-    kind = "invalid_request_error"
-    error = {"message": said, "type": kind, "param": "background", "code": "unsupported_value"}
-    await _send_error(send, 400, error, [])
 
 
 async def _send_error(

@@ -20,7 +20,7 @@ from pathlib import Path
 from kimi_prov.contract import pod
 from kimi_prov.contract.arguments import remove_flags
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.on_host.engine import placement, ready
+from kimi_prov.on_host.engine import placement, ready, request_bounds
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
 from kimi_prov.on_host.pod import fetch, limits, state
 from kimi_prov.on_host.pod.mounts import Group, Mounts
@@ -95,6 +95,7 @@ def build_environment(
     """Return the engine's environment; its keys are in files, never in a variable."""
     environment = mounts.build_engine_environment()
     environment |= {API_KEY_FILE: mounts.locate(pod.API_KEY), JOB_KEY_FILE: mounts.run(state.KEY)}
+    environment |= request_bounds.build_environment(mounts.plan)
     if metrics := mounts.metrics_key_file():
         environment[METRICS_KEY_FILE] = metrics
     environment |= placement.choose_threads(

@@ -56,7 +56,7 @@ def plan(hosts: int = 1) -> dict[str, Any]:
         "installation": {"hub_client": None, "metadata": None, "cuda_home": None},
         "instances": [{"numa_nodes": [0], "argv": []}],
         "parallel": {"hosts": hosts},
-        "proxy": {"port": 8000},
+        "proxy": {"port": 8000, "request_body_max_bytes": 1 << 20},
     }
 
 
@@ -131,6 +131,8 @@ def test_the_endpoint_tells_where_it_answers_and_the_secrets_are_its_owners(
     secrets = [key.read_text().strip(), (at.root / "run/4242/job.key").read_text().strip()]
     assert not [one for one in secrets if one in " ".join(told["argv"])]
     assert told["env"]["HOME"] == str(at.root / "cache" / "home")
+    most = at.plan["proxy"]["request_body_max_bytes"]
+    assert told["env"]["KIMI_REQUEST_BODY_MAX"] == str(most)
     assert told["argv"][: len(ENGINE_ARGS)] == list(ENGINE_ARGS)
     assert "--middleware" in told["argv"]
     process.send_signal(signal.SIGTERM)

@@ -130,6 +130,8 @@ def test_it_answers_with_the_key_and_its_secrets_stay_in_their_files(
         )
         assert reply.status == status, (name, key)
     own = (pod.root / "tmp/kimi/pod.key").read_text().strip()
+    most = pod.plan["proxy"]["request_body_max_bytes"]
+    assert f"KIMI_REQUEST_BODY_MAX={most}" in pod.of_engine("environ").replace("\0", "\n")
     seen = pod.of_engine("cmdline") + pod.of_engine("environ")
     process.send_signal(signal.SIGTERM)
     log = log_of(process)
