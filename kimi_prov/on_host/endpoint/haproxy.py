@@ -25,9 +25,9 @@ Tell = Callable[[str], str]
 T = TypeVar("T")
 
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
-# The table that counts the questions under way; its one row.
+# The table that counts the questions under way; its rows: of clients, and of verify.
 _UNDER_WAY = "under_way"
-_QUESTIONS = re.compile(r"\bconn_cur=(\d+)")
+OF_CLIENTS, OF_VERIFY = 1, 2
 _PASSED = "L7OK"
 # Seconds for which the master may restart in a reload, while its socket does not answer.
 _START_TIMEOUT_S = 10.0
@@ -144,12 +144,13 @@ def count_handed(path: Path) -> int:
     return sum(int(row["scur"] or 0) for row in _read_all_rows(path, WAKE, _OF_BACKEND))
 
 
-def count_questions(path: Path) -> int:
+def count_questions(path: Path, whose: int = OF_CLIENTS) -> int:
     """Count the questions under way that their keys may ask, of earlier workers as well.
 
     Only where the machine rests by itself there is such a table.
     """
-    workers = _ask_each(path, lambda tell: _QUESTIONS.findall(tell(f"show table {_UNDER_WAY}")))
+    row = re.compile(rf"\bkey={whose} .*\bconn_cur=(\d+)")
+    workers = _ask_each(path, lambda tell: row.findall(tell(f"show table {_UNDER_WAY}")))
     return sum(int(count) for counts in workers for count in counts)
 
 

@@ -79,6 +79,8 @@ def update_idle_time(paths: Paths, plan: MachinePlan) -> tuple[dict[str, Any], s
         own = haproxy.read_variable(paths.socket, OWN)
         if haproxy.count_questions(paths.socket):
             used = f"{used} until {now}"
+        if haproxy.count_questions(paths.socket, haproxy.OF_VERIFY):
+            own = f"{own} until {now}"
     same = why is None and before.get("used") == used
     since = float(before["since_s"]) if same else now
     own_s = float(before.get("own_s") or 0) if before.get("own") == own else now

@@ -129,6 +129,16 @@ def test_it_never_rests_while_an_apply_or_a_verify_is_under_way(machine, monkeyp
     machine.ask(machine.proxy.key())
     assert machine.after(20)[2] == "verify is asking"
     assert machine.after(130)[0] == 0
+    # One answer may take long.
+    machine.proxy.engines[0].hangs = True
+    asking = threading.Thread(target=machine.ask, args=(machine.proxy.key(),), daemon=True)
+    asking.start()
+    assert until(lambda: draining.count_requests(machine.proxy.paths) == 1)
+    assert machine.after(10)[2] == "verify is asking"
+    assert machine.after(1000)[2] == "verify is asking"
+    machine.proxy.engines[0].hangs = False
+    asking.join(HANGS_S)
+    assert until(lambda: draining.count_requests(machine.proxy.paths) == 0)
     monkeypatch.setattr(idle.apply_lock, "find_holder", lambda: {"run": "r"})
     assert machine.after(1)[2] == "an apply is under way"
     monkeypatch.setattr(idle.apply_lock, "find_holder", lambda: None)
