@@ -112,11 +112,11 @@ def _check_names(path: Path, hosts: Sequence[str]) -> None:
     """Refuse names of hosts that Ansible's own files cannot bear, or no terminal can show."""
     for host in hosts:
         shown = clean_text.clean_line(host)
-        # Some files of ours are named after the quoted name.
+        # Files of ours are named after the quoted name.
         if len(quote(host, safe="", errors="replace")) > _MAX_NAME_BYTES:
             problem = f"{shown[:40]}...: a host's name has at most {_MAX_NAME_BYTES} letters"
-        elif shown != host or "/" in host:
-            problem = f"{shown!r}: a host's name has no slash and no control character"
+        elif shown != host:
+            problem = f"{shown!r}: a host's name has no control character"
         else:
             continue
         raise UserError(

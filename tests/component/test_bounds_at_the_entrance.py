@@ -84,7 +84,7 @@ def test_a_row_of_a_machine_that_cannot_be_is_named(key: str, tmp_path: Path) ->
     assert rows["clouds"][0]["name"] in told
 
 
-@pytest.mark.parametrize("name", [LONG_NAME, "a/b", "a\x1b[2Jb"])
+@pytest.mark.parametrize("name", [LONG_NAME, "a\x1b[2Jb"])
 def test_a_hosts_name_that_no_file_can_bear_is_refused(name: str, tmp_path: Path) -> None:
     hosts = {name: {"ansible_connection": "local"}}
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"kimi": {"hosts": hosts}}))
