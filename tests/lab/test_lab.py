@@ -150,9 +150,11 @@ def below(*folders: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = make_lab(tmp_path_factory.mktemp("pair") / "inv", "10.93.21", ["one"], ["two"])
-    operations.start_lab(made.inventory)
-    yield made.inventory
-    operations.remove_lab(made.inventory)
+    try:
+        operations.start_lab(made.inventory)
+        yield made.inventory
+    finally:
+        operations.remove_lab(made.inventory)
 
 
 def test_up_again_leaves_running_hosts_as_they_are(pair: Path) -> None:
