@@ -67,8 +67,12 @@ def ask_version(machine: Machine, python: str) -> str | None:
 
 
 def list_faults(packages: str) -> Iterator[str]:
-    """Yield what is missing or has another size in a folder of packages, by their RECORD files."""
-    seen: set[str] = set()
+    """Yield what is missing or has another size in a folder of packages, by their RECORD files.
+
+    Several packages may list one file, with the size of each: the last that was installed counts.
+    """
+    tops: set[str] = set()
+    sizes: dict[str, set[str]] = {}
     for record in sorted(Path(packages).glob("*.dist-info/RECORD")):
         try:
             lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -80,22 +84,22 @@ def list_faults(packages: str) -> Iterator[str]:
         if not lines:
             yield f"{record} is empty"
         for line in lines:
-            top = line.lstrip('"').partition("/")[0]
-            if top not in seen and top != "..":
-                seen.add(top)
-                if not os.path.lexists(f"{packages}/{top.partition(',')[0]}"):
-                    yield f"{packages}/{top.partition(',')[0]} is missing"
+            tops.add(line.lstrip('"').partition("/")[0].partition(",")[0])
             if line.startswith("../") or "/__init__.py" in line or ".so" in line:
-                yield from _check_line(packages, line)
+                name, _, size = [*line.rsplit(",", 2), "", ""][:3]
+                sizes.setdefault(name.strip('"'), set()).add(size)
+    for name in sorted(tops):
+        if not os.path.lexists(os.path.join(packages, name)):
+            yield f"{packages}/{name} is missing"
+    for name, listed in sizes.items():
+        yield from _compare(os.path.normpath(os.path.join(packages, name)), listed)
 
 
-def _check_line(packages: str, line: str) -> Iterator[str]:
-    name, _, size = [*line.rsplit(",", 2), "", ""][:3]
-    path = os.path.join(packages, name.strip('"'))
+def _compare(path: str, listed: set[str]) -> Iterator[str]:
     try:
-        there = os.stat(path).st_size
+        size = os.stat(path).st_size
     except OSError:
-        yield f"{os.path.normpath(path)} is missing"
+        yield f"{path} is missing"
         return
-    if size.isdigit() and there != int(size):
-        yield f"{os.path.normpath(path)} has {there} bytes instead of {size}"
+    if all(listed) and str(size) not in listed:
+        yield f"{path} has {size} bytes instead of {' or '.join(sorted(listed))}"

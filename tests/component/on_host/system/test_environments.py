@@ -117,6 +117,16 @@ def test_a_broken_environment_is_told(folder: Path, name: str) -> None:
     assert expected in fault
 
 
+def test_a_file_that_two_packages_bring_is_whole_with_the_size_of_either(folder: Path) -> None:
+    """Else each apply would install an environment of gigabytes again."""
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "other-1.dist-info").mkdir()
+    (packages / "other-1.dist-info/RECORD").write_text("demo/kernel.abi3.so,sha256=y,99\n")
+    assert find_fault(folder) is None
+    next(folder.glob("lib/python*/site-packages/demo/*.so")).write_text("x")
+    assert "has 1 bytes instead of 7 or 99" in str(find_fault(folder))
+
+
 def test_an_interpreter_that_is_slow_is_no_broken_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
