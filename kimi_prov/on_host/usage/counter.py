@@ -61,6 +61,8 @@ _OURS = (
     *("usage/exposition.py", "endpoint/gauges.py", "system/exposition.py"),
 )
 _GATEWAY = "--gateway"
+# The variable in which systemd names the start of the machine: the unit's own /proc does not.
+_BOOT = "KIMI_BOOT_ID"
 
 
 # What a line that is no question raises.
@@ -182,10 +184,10 @@ def _require_count(value: object) -> int:
     return value
 
 
-def open_store(database: Path, keep_days: int) -> Store:
+def open_store(database: Path, keep_days: int, boot: str = "") -> Store:
     """Open the database. A broken one is renamed: the service has to be up first of all."""
     try:
-        return Store(database, keep_days=keep_days)
+        return Store(database, keep_days=keep_days, boot=boot)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
@@ -194,7 +196,7 @@ def open_store(database: Path, keep_days: int) -> Store:
         os.replace(str(database), beside)
         for end in ("-wal", "-shm"):
             remove(f"{database}{end}")
-        return Store(database, keep_days=keep_days)
+        return Store(database, keep_days=keep_days, boot=boot)
 
 
 class Limits:
@@ -303,7 +305,7 @@ def main(argv: list[str]) -> int:
     if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
         raise HostError(f"usage: usage-count KEEP_DAYS [{_GATEWAY}]")
     notifier = Notifier.from_environment(os.environ)
-    store = open_store(Paths().usage_db, int(argv[0]))
+    store = open_store(Paths().usage_db, int(argv[0]), os.environ.get(_BOOT, ""))
     try:
         asyncio.run(_run(store, notifier, gateway=gateway))
     finally:

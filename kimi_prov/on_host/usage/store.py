@@ -20,8 +20,6 @@ from typing import (
 )
 
 from kimi_prov.contract.key_rules import LIMITS
-from kimi_prov.on_host.system.boot import read_boot_id
-from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.usage import windows
 from kimi_prov.on_host.usage.clock import Clock, format_day
 from kimi_prov.on_host.usage.windows import DAY_S, MINUTE_S
@@ -114,7 +112,10 @@ def _find_last_minute(now: float) -> tuple[int, int]:
 class Store:
     """The database, opened by its only writer."""
 
-    def __init__(self, path: Path, *, keep_days: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, *, keep_days: int, clock: Clock | None = None, boot: str = ""
+    ) -> None:
+        """Open or make it. `boot`: identifies the start of the machine; empty where unknown."""
         self._db = sqlite3.connect(str(path), isolation_level=None)
         # A commit survives the end of this process; `settle` makes all commits survive a power cut.
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -125,7 +126,7 @@ class Store:
             raise sqlite3.DatabaseError(f"a later version of kimi-prov made it ({version})")
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
         self._keep_days = keep_days
-        self._boot = read_boot_id(Machine())
+        self._boot = boot
         self._names = {row[0] for row in self._db.execute("SELECT DISTINCT key FROM used")}
         latest = self._number("SELECT latest FROM clock")
         self._clock = clock or self._restore_clock(latest)
@@ -147,7 +148,7 @@ class Store:
     def _restore_clock(self, latest: int | None) -> Clock:
         """Return the clock of an earlier process, or a new one after a boot."""
         row = self._db.execute("SELECT id, steady, held_until, held FROM boot").fetchone()
-        if latest is None or row is None or row[0] != self._boot:
+        if latest is None or row is None or not self._boot or row[0] != self._boot:
             return Clock(float(latest or 0))
         clock = Clock(float(latest), since=float(row[1]))
         clock.held, clock.held_until = set(json.loads(row[3])), float(row[2])

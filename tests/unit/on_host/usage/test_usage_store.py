@@ -181,10 +181,10 @@ def test_a_clock_that_is_corrected_at_midnight_takes_no_day_from_anybody(db, tim
 
 def test_a_counter_that_starts_anew_remembers_the_day_that_the_clock_left(tmp_path, monkeypatch):
     path, seconds = tmp_path / "usage.db", {"wall": 1_800_000_000.0 // DAY_S * DAY_S, "steady": 9.0}
-    monkeypatch.setattr("time.time", lambda: seconds["wall"])
-    monkeypatch.setattr("time.clock_gettime", lambda _: seconds["steady"])
+    clocks = (lambda: seconds["wall"], lambda: seconds["steady"])
+    monkeypatch.setattr(store, "Clock", lambda latest, since=None: Clock(latest, *clocks, since))
 
-    db = store.Store(path, keep_days=400)
+    db = store.Store(path, keep_days=400, boot="one")
     assert ask(db, "a-0", requests_per_day=1) is None
     db.settle()
     db.close()
@@ -192,10 +192,14 @@ def test_a_counter_that_starts_anew_remembers_the_day_that_the_clock_left(tmp_pa
     for _ in range(2):
         seconds["wall"] += DAY_S
         seconds["steady"] += 30
-        db = store.Store(path, keep_days=400)
+        db = store.Store(path, keep_days=400, boot="one")
         assert ask(db, "a-1", requests_per_day=1)[0] == "requests_per_day"
         db.settle()
         db.close()
+    # After a boot the machine's clock is believed.
+    db = store.Store(path, keep_days=400, boot="two")
+    assert ask(db, "a-2", requests_per_day=1) is None
+    db.close()
 
 
 def test_a_start_after_the_clock_was_set_back_goes_on_at_the_last_time(tmp_path, time):
