@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.versions import parse_version
+
+# The folder of NVIDIA's repository by architecture.
+_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa", "arm64": "sbsa"}
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,15 @@ class Drivers:
         row = next((row for row in self.releases if row.name == str(branch)), None)
         return row.version if row else None
 
-    def repository(self, system: str | None, version: str | None) -> Repository | None:
-        """Return NVIDIA's repository for a distribution's release; None without one."""
-        target = (system, version)
-        return next((row for row in self.repositories if (row.id, row.version) == target), None)
+    def repository(
+        self, system: str | None, version: str | None, arch: str | None = None
+    ) -> Repository | None:
+        """Return NVIDIA's repository for a distribution's release; None without one.
+
+        `arch`: NVIDIA keeps servers with ARM processors in a repository of the same packages and
+        the same key; of an unknown architecture it is that for x86-64.
+        """
+        folder = _FOLDERS.get(arch or "x86_64")
+        rows = (row for row in self.repositories if (row.id, row.version) == (system, version))
+        row = next(rows, None)
+        return replace(row, url=row.url.replace("x86_64", folder)) if row and folder else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
+from kimi_prov.contract.node_kinds import classify_memory
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def check_facts(document: Any, where: str, fix: str) -> Facts:  # noqa: ANN401  
         key, problem = _find_deepest(first)
         raise UserError(f"{where}: {key}: {problem}", fix=fix)
     facts: Facts = document
+    # Earlier versions counted the memory of GPUs and HBM as the machine's.
+    classify_memory(facts)
     return facts
 
 

@@ -11,6 +11,7 @@ from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.gpu_rows import get_gpu_memory, list_gpu_names
+from kimi_prov.contract.node_kinds import list_own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +49,8 @@ _NO_NVIDIA: NvidiaFacts = {
 # Total memory differs by some MiB between two boots of a machine; a plan must not.
 _MEMORY_STEP = 1 << 28
 _GIB = 1 << 30
+# Nodes that show less than this share of the memory belong to a machine that grows.
+_SHOWN = 0.8
 Address: TypeAlias = "ipaddress.IPv4Interface | ipaddress.IPv6Interface"
 
 
@@ -275,6 +278,17 @@ class Host:
         return int(self.facts["cpu"].get("sockets") or 1)
 
     @property
+    def described(self) -> bool:
+        """Whether a sheet or a recording describes it, where what is missing may be there."""
+        origin = self.facts.get("origin")
+        return origin is not None and origin["kind"] in ("spec", "recording")
+
+    @property
+    def arm(self) -> bool:
+        """Whether its processors are ARM's: advice about AVX and AMX is not for them."""
+        return self.system.arch in ("aarch64", "arm64")
+
+    @property
     def capability(self) -> str | None:
         """CUDA compute capability that all its GPUs have, such as "9.0"."""
         return min((one for one in self.capabilities if one), key=parse_version, default=None)
@@ -306,7 +320,7 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
     """
-    cpu, rows = facts["cpu"], facts["numa"]["nodes"]
+    cpu, rows = facts["cpu"], list_own_nodes(facts["numa"]["nodes"])
     cpus = tuple(parse_list(cpu.get("online"))) or tuple(range(cpu.get("threads") or 0))
     primary = tuple(parse_list(cpu.get("primary"))) or cpus[: cpu.get("cores") or len(cpus)]
     virtual = bool(facts["host"].get("virtualization") or facts["host"].get("container"))
@@ -533,10 +547,12 @@ def _read_nodes(
     """Return the nodes with memory and CPUs that we may use.
 
     A virtual machine gets its memory when it first uses it and shows small nodes until then: a
-    node counts as at least its share of the whole. `every`: all CPUs, `primary`: one of each core;
-    a spec sheet does not number them, so they are spread evenly.
+    node counts as at least its share of the whole, but none without memory where the nodes have
+    all of it. `every`: all CPUs, `primary`: one of each core; a spec sheet does not number them, so
+    they are spread evenly.
     """
     share = memory // max(1, len(rows))
+    shown = sum(row.get("memory_total_bytes") or 0 for row in rows)
     nodes = []
     for index, row in enumerate(rows):
         cpus = tuple(parse_list(row.get("cpus")))
@@ -546,8 +562,9 @@ def _read_nodes(
         else:
             own_cpus = set(cpus)
             primary_here = tuple(cpu for cpu in primary if cpu in own_cpus)
-        size = int(row.get("memory_total_bytes") or 0)
-        if virtual or not size:
+        known = row.get("memory_total_bytes")
+        size = known or 0
+        if known is None or (virtual and (known or shown < memory * _SHOWN)):
             size = max(size, share)
         if cpus and size:
             own = primary_here or cpus

@@ -1,7 +1,8 @@
-"""Read a folder of recorded command outputs and files of a machine as the probe would.
+"""Read recorded command outputs and files of a machine as the probe would.
 
-The names of the files are those of `FILES` and `ANSWERS`; a missing one is unknown. Each may be
-compressed (`.gz`).
+A folder may have files with the names of `FILES` and `ANSWERS`, or any other files with outputs in
+them, which are recognised by their content; each may be compressed (`.gz`). So may a single text. A
+missing part is unknown.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from kimi_prov import documents
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.contract.numbers import parse_int
 from kimi_prov.errors import UserError
+from kimi_prov.facts.dumps import collection, completion, gpus
+from kimi_prov.facts.dumps.collection import Collected
+from kimi_prov.facts.dumps.sections import Section, is_of_machine, split_text
 from kimi_prov.on_host.probe import collect, nvidia_smi
 from kimi_prov.on_host.system.machine import Machine
 
@@ -43,12 +46,20 @@ _OTHERS = ("gpus.csv", "lscpu_e.txt", "numa.txt", "numactl-hardware.txt", "pci.t
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _PCI = "/sys/bus/pci/devices"
-_MAX_BYTES = 16 << 20
 # Limits above those of Linux.
 _MAX_CPUS = 8192
 _MAX_DEVICES = 4096
 _MAX_NODES = 256
-_FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS])}"
+NAMES = (*FILES, *ANSWERS, *_OTHERS)
+_FIX = (
+    "a recorded folder holds output of lscpu, /proc/cpuinfo, /proc/meminfo, free, numactl -H, "
+    "nvidia-smi, dmidecode, lspci or lsblk, a server's Redfish JSON, or some of: "
+    f"{', '.join(NAMES)}"
+)
+
+
+class NoRecordingError(UserError):
+    """A folder without any output of a machine."""
 
 
 def read_recording(path: Path) -> Facts:
@@ -56,42 +67,60 @@ def read_recording(path: Path) -> Facts:
 
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
-    texts = _read_texts(path)
-    facts = collect.collect(Recording(texts))
+    texts, sections, skipped = collection.read_folder(path, NAMES)
+    if not texts and not is_of_machine(sections):
+        raise NoRecordingError(f"{path}: this folder holds no recording", fix=_FIX)
+    collected = Collected(skipped=skipped)
+    for name, text in texts.items():
+        sections += _add_file(collected, name, text)
+    collected.add(sections)
+    return _make_facts(collected, path.resolve().name)
+
+
+def read_text(text: str, name: str) -> Facts | None:
+    """Return the facts of a text with outputs of commands; None where it has none."""
+    sections = split_text(text, name)
+    if not is_of_machine(sections):
+        return None
+    collected = Collected()
+    collected.add(sections)
+    return _make_facts(collected, name) if collected.read else None
+
+
+def _add_file(collected: Collected, name: str, text: str) -> list[Section]:
+    """Add a file with a recorded name; return the outputs in it that tell of several parts."""
+    kind = collection.KINDS_OF_FILES.get(name)
+    sections = split_text(text, name)
+    if kind in ("lscpu_json", "csv", "dmidecode", "topology") and sections:
+        return sections
+    collected.keep({name: text})
+    complete = kind != "xml" or nvidia_smi.parse_query(text) is not None
+    if not text.strip() or not complete or (kind == "lscpu_json" and not sections):
+        collected.damage(name, "empty" if not text.strip() else "cut off, or of another form")
+    else:
+        collected.kinds.add(kind or name)
+        collected.read.append({"file": name, "what": collection.WORDS.get(kind or "", name)})
+    return []
+
+
+def _make_facts(collected: Collected, name: str) -> Facts:
+    if collected.gpus:
+        collected.texts["gpus.csv"] = gpus.write_columns(collected.gpus)
+    facts = collect.collect(Recording(collected.texts))
     facts["origin"] = {
         "kind": "recording",
-        "name": path.resolve().name,
-        "detail": f"recorded: {', '.join(sorted(texts))}",
+        "name": name,
+        "detail": "recorded: "
+        + ", ".join(dict.fromkeys(f"{row['file']} ({row['what']})" for row in collected.read)),
     }
-    facts["collected_at"] = _find_time(texts.get("nvidia-smi-q.xml", ""))
+    facts["collected_at"] = _find_time(collected.texts.get("nvidia-smi-q.xml", ""))
     facts["host"]["hostname"] = None
     # These were not recorded, and an empty answer would mean that there are none.
     facts["kimi"] = {}
     facts["firewall"] = {"nft": None, "ufw": None, "firewalld": None}
     facts["network"] = {"addresses": [], "default_ipv6": None, "listening": []}
+    completion.complete(facts, collected)
     return facts
-
-
-def _read_texts(path: Path) -> dict[str, str]:
-    try:
-        there = {entry.name for entry in path.iterdir()}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", fix=_FIX) from None
-    texts = {}
-    for name in (*FILES, *ANSWERS, *_OTHERS):
-        file = next((n for n in (name, f"{name}.gz") if n in there), None)
-        if file is not None:
-            texts[name] = _read_text(path / file)
-    if not texts:
-        raise UserError(f"{path}: this folder holds no recording", fix=_FIX)
-    return texts
-
-
-def _read_text(file: Path) -> str:
-    content = documents.read_bytes(
-        file, what="such a file", limit=_MAX_BYTES, fix="record it again"
-    )
-    return content.decode("utf-8", "replace")
 
 
 def _find_time(xml: str) -> str:
@@ -111,7 +140,7 @@ class Recording(Machine):
         self._answers = {words: texts[name] for name, words in ANSWERS.items() if name in texts}
         if "gpus.csv" in texts:
             self._answers[("nvidia-smi", "--query-gpu")] = _sort_columns(texts["gpus.csv"])
-        if "nvidia-smi-q.xml" in texts:
+        if {"nvidia-smi-q.xml", "gpus.csv"} & set(texts):
             self._files["/proc/driver/nvidia/gpus"] = ""  # nvidia-smi answered: there is a driver
         places = list(_locate_cpus(texts))
         self._files.update(_make_topology(places))
@@ -214,6 +243,9 @@ def _list_nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str
     files = _parse_kernel_nodes(texts.get("numa.txt", ""))
     if not files:
         files = _parse_numactl_nodes(texts.get("numactl-hardware.txt", ""))
+    if not files:
+        rows = re.findall(r"^(\d{1,3}) ([\d,-]*)$", texts.get("nodes.txt", ""), re.MULTILINE)
+        files = {f"{_NODE}/node{n}/cpulist": format_list(parse_list(cpus)) for n, cpus in rows}
     if files:
         return files
     members: dict[int, list[int]] = {}

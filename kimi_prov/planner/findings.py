@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.registry.definition import Severity
 
+# How a guest gets the instructions of its host's processor.
+SHOW_HOST_CPU = (
+    "pass the host's CPU through (libvirt: <cpu mode='host-passthrough'/>, QEMU: -cpu host; in a "
+    "cloud, choose an instance type that shows them)"
+)
+
 _ORDER = tuple(SEVERITIES)
 
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _SHEET = re.compile(
     r"^(cpus?|processor|memory|ram|gpus?|disks?|storage|nics?|price)\s*:", re.MULTILINE
 )
-KINDS = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
-_RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
+KINDS = (
+    "name a spec sheet, a facts file (kimi-prov probe --output FILE), or a file or a recorded "
+    "folder with output of lscpu, free, nvidia-smi and others"
+)
 _MAX_BYTES = 16 << 20
 _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
@@ -34,12 +36,14 @@ def read(path: Path, command: str) -> Facts:
     `command` is the command in the message, whose --inventory reads other files.
     """
     if os.path.isdir(path):  # noqa: PTH112  (never raises)
-        if not _is_recording(path):
-            raise _make_error(path, "this folder holds no recording", command)
+        return _read_folder(path, command)
+    document = _read_file(path)
+    if schemas.named_in(document.text) is None:
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
-        return recording.read_recording(path)
-    document = _read_file(path)
+        recorded = recording.read_text(document.text, _name_text(path))
+        if recorded is not None:
+            return recorded
     if _detect_kind(path, document.text, command) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 
@@ -47,6 +51,19 @@ def read(path: Path, command: str) -> Facts:
     from kimi_prov.facts import document as documented  # noqa: PLC0415
 
     return documented.parse_facts(document)
+
+
+def _read_folder(path: Path, command: str) -> Facts:
+    from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
+
+    try:
+        return recording.read_recording(path)
+    except recording.NoRecordingError:
+        raise _make_error(path, "this folder holds no recording", command) from None
+
+
+def _name_text(path: Path) -> str:
+    return "pasted" if path == documents.STANDARD_INPUT else path.name.removesuffix(".gz")
 
 
 def _read_file(path: Path) -> Document:
@@ -92,17 +109,6 @@ def _make_error(path: Path, problem: str, command: str) -> UserError:
         fix=f"{KINDS}; Ansible runs what an inventory says, so use only one that you know:  "
         f"kimi-prov {command} --inventory {shlex.quote(str(path))}",
     )
-
-
-def _is_recording(path: Path) -> bool:
-    known = {name + end for name in _RECORDED for end in ("", ".gz")}
-    try:
-        return any(entry.name in known for entry in path.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}",
-            fix=f"name a folder that you may read: {KINDS}",
-        ) from None
 
 
 def _suggest_name(path: Path) -> str:

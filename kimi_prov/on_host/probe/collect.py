@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from kimi_prov.contract import node_kinds
 from kimi_prov.on_host.probe import (
     amd_smi,
     clock,
@@ -46,7 +47,7 @@ def collect(machine: Machine) -> Facts:
         gpu["index"] = number
     configured = software.read_loader(machine)
     host = system.describe_host(machine)
-    return {
+    facts: Facts = {
         "schema": SCHEMA,
         "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "origin": {"kind": "probe", "name": host["hostname"], "detail": None},
@@ -78,6 +79,8 @@ def collect(machine: Machine) -> Facts:
         "measured": None,
         "price": None,
     }
+    node_kinds.classify_memory(facts)
+    return facts
 
 
 def describe(machine: Machine, *, timed: bool) -> Facts:

@@ -208,12 +208,16 @@ def describe_numa(machine: Machine) -> NumaFacts:
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
         info = parse_fields(machine.read(f"{path}/meminfo"), ":")
         sizes = {key.split()[-1]: value for key, value in info.items()}
-        cpus = [n for n in parse_list(machine.read(f"{path}/cpulist")) if n in allowed]
+        listed = parse_list(machine.read(f"{path}/cpulist"))
+        cpus = [n for n in listed if n in allowed]
+        size = _parse_kilobytes(sizes.get("MemTotal"))
         nodes.append(
             {
                 "id": int(path.rsplit("node", 1)[1]),
                 "cpus": format_list(cpus),
-                "memory_total_bytes": _parse_kilobytes(sizes.get("MemTotal")),
+                # Of the others `node_kinds` finds the kind, by the GPUs and the processor.
+                "kind": "ddr" if listed and size != 0 else None,
+                "memory_total_bytes": size,
                 "memory_free_bytes": _parse_kilobytes(sizes.get("MemFree")),
                 "memory_available_bytes": _sum_available(sizes),
                 "distances": [
@@ -292,11 +296,17 @@ def describe_caches(machine: Machine, threads: int) -> dict[str, int | None] | N
 
 def read_lscpu(machine: Machine) -> dict[str, str]:
     """Parse `lscpu -J`: values by name; empty where lscpu is not available."""
+    found: dict[str, str] = {}
     try:
-        rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
-        return {str(row["field"]).rstrip(":"): str(row["data"]) for row in rows}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        rows = list(json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"])
+        while rows:
+            row = rows.pop(0)
+            found.setdefault(str(row["field"]).rstrip(":"), str(row.get("data") or ""))
+            # Since version 2.40 rows are nested in groups.
+            rows += row.get("children") or []
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+    return found
 
 
 def _has_smt(machine: Machine, cores: int | None, threads: int) -> bool | None:

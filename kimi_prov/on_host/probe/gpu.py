@@ -89,6 +89,7 @@ class Nvidia:
             gpu["numa_node"] = self._node(gpu.get("pci"))
             if number < len(near):
                 gpu["cpus"] = near[number]["cpus"]
+                gpu["memory_numa_node"] = near[number]["memory_numa_node"]
                 if gpu["numa_node"] is None:
                     gpu["numa_node"] = near[number]["numa_node"]
         return found

@@ -42,12 +42,12 @@ def parse_query(text: str | None) -> dict[str, Any] | None:
 
 def _parse_gpu(number: int, node: Xml.Element) -> GpuFacts:
     name = _find_text(node, "product_name")
-    size = _parse_mebibytes(_find_text(node, "fb_memory_usage/total"))
+    size = parse_mebibytes(_find_text(node, "fb_memory_usage/total"))
     link = "pci/pci_gpu_link_info/"
     return {
         **gpu_rows.make_gpu_row(number, "nvidia", name, size),
         "architecture": _find_text(node, "product_architecture"),
-        "memory_used_bytes": _parse_mebibytes(_find_text(node, "fb_memory_usage/used")),
+        "memory_used_bytes": parse_mebibytes(_find_text(node, "fb_memory_usage/used")),
         "uuid": _find_text(node, "uuid"),
         "pci": _find_text(node, "pci/pci_bus_id") or node.get("id"),
         "compute_capability": None,
@@ -62,9 +62,10 @@ def _parse_gpu(number: int, node: Xml.Element) -> GpuFacts:
         },
         "power_limit_w": _parse_power(node, "current_power_limit"),
         "power_limit_max_w": _parse_power(node, "max_power_limit"),
-        "mig": _parse_switch(_find_text(node, "mig_mode/current_mig")),
-        "ecc": _parse_switch(_find_text(node, "ecc_mode/current_ecc")),
-        "persistence": _parse_switch(_find_text(node, "persistence_mode")),
+        "mig": parse_switch(_find_text(node, "mig_mode/current_mig")),
+        "mig_pending": parse_switch(_find_text(node, "mig_mode/pending_mig")),
+        "ecc": parse_switch(_find_text(node, "ecc_mode/current_ecc")),
+        "persistence": parse_switch(_find_text(node, "persistence_mode")),
         "passthrough": _find_text(node, "gpu_virtualization_mode/virtualization_mode")
         == "Pass-Through",
         "numa_node": None,
@@ -91,7 +92,7 @@ def parse_table(text: str | None, columns: list[str] | None = None) -> list[dict
 
 def build_gpu(row: dict[str, str]) -> GpuFacts:
     """Return a GPU from its row of the table, where the XML is not available."""
-    name, size = row.get("name"), _parse_mebibytes(row.get("memory.total"))
+    name, size = row.get("name"), parse_mebibytes(row.get("memory.total"))
     return {
         **gpu_rows.make_gpu_row(int(row["index"]), "nvidia", name, size),
         "uuid": row.get("uuid"),
@@ -104,9 +105,10 @@ def build_gpu(row: dict[str, str]) -> GpuFacts:
             "width_max": parse_leading_int(row.get("pcie.link.width.max")),
         },
         "power_limit_w": parse_leading_decimal(row.get("power.limit")),
-        "mig": None,
-        "ecc": None,
-        "persistence": None,
+        "mig": parse_switch(row.get("mig.mode.current")),
+        "mig_pending": parse_switch(row.get("mig.mode.pending")),
+        "ecc": parse_switch(row.get("ecc.mode.current")),
+        "persistence": parse_switch(row.get("persistence_mode")),
         "numa_node": None,
         "fabric_state": None,
     }
@@ -140,6 +142,7 @@ def parse_topology(text: str | None) -> dict[str, Any] | None:
             {
                 "cpus": _parse_cpus(row.get("CPU Affinity")),
                 "numa_node": parse_leading_int(row.get("NUMA Affinity")),
+                "memory_numa_node": parse_leading_int(row.get("GPU NUMA ID")),
             }
         )
     return {
@@ -210,11 +213,13 @@ def _find_text(node: Xml.Element, path: str) -> str | None:
     return value if value and value != "N/A" else None
 
 
-def _parse_switch(text: str | None) -> bool | None:
+def parse_switch(text: str | None) -> bool | None:
+    """Return whether a setting is on; None for "[Not Supported]" and other answers."""
     return True if text in _ONLINE else False if text in _OFFLINE else None
 
 
-def _parse_mebibytes(text: str | None) -> int | None:
+def parse_mebibytes(text: str | None) -> int | None:
+    """Return `143771 MiB` as bytes."""
     number = parse_leading_int(text)
     return number << 20 if number is not None else None
 

@@ -106,7 +106,7 @@ def _report_kt_kernel(host: Host, findings: Findings, *, faster: bool) -> None:
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
         )
-    if host.isa is not None and "avx512bw" not in host.isa:
+    if host.isa is not None and "avx512bw" not in host.isa and not host.arm:
         findings.add(
             "experts.avx2",
             observed=f"{host.cpu_model}: no AVX512",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.cpu_lists import format_list
+from kimi_prov.contract.node_kinds import list_other_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import Placement
 from kimi_prov.planner.registry import DEFINITIONS
@@ -42,7 +43,7 @@ def place_gpu_workers(host: Host, gpus: int, required_bytes: int, *, can_bind: b
         node = next(node for node in host.nodes if node.id == near[0])
         if required_bytes <= count_usable_bytes(node):
             return replace(_bind_to_node(node), gpu_nodes=near)
-    return Placement(("numactl", "--interleave=all"), nodes, cpus, threads, gpu_nodes=near)
+    return Placement(_make_interleave(host), nodes, cpus, threads, gpu_nodes=near)
 
 
 def _find_gpu_nodes(host: Host, gpus: int) -> tuple[int, ...]:
@@ -69,7 +70,7 @@ def place_beside_pools(host: Host, experts_bytes: int, width: int, findings: Fin
         where,
         numactl=("numactl", f"--cpunodebind={one}", f"--membind={one}")
         if count == 1
-        else ("numactl", "--interleave=all"),
+        else _make_interleave(host),
         cpus=format_list(first.cpus) if first and count == 1 else format_list(host.cpus),
         threads=",".join(filter(None, [format_list(primary[-1:]), format_list(shared)])),
     )
@@ -89,7 +90,7 @@ def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placeme
         return _bind_to_node(node)
     every = tuple(node.id for node in host.nodes)
     return Placement(
-        ("numactl", "--interleave=all"),
+        _make_interleave(host),
         every,
         format_list(host.cpus),
         _choose_kernel_cores(host.primary),
@@ -240,6 +241,13 @@ def _choose_spread_nodes(host: Host, nodes: list[Node], count: int) -> list[Node
     sockets = [ordered[i : i + size] for i in range(0, len(ordered), size)]
     dealt = [group[index] for index in range(size) for group in sockets if index < len(group)]
     return dealt[:count]
+
+
+def _make_interleave(host: Host) -> tuple[str, ...]:
+    """Spread memory over all nodes, but not over those of GPUs, HBM or an expander."""
+    if not list_other_nodes(host.facts["numa"]["nodes"]):
+        return ("numactl", "--interleave=all")
+    return ("numactl", f"--interleave={format_list([node.id for node in host.nodes])}")
 
 
 def _choose_kernel_cores(primary: tuple[int, ...]) -> str:

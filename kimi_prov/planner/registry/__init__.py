@@ -73,6 +73,7 @@ SUBJECTS = {
     "port": "Ports",
     "python": "The engine's interpreter",
     "ram_disk": "The RAM disk",
+    "recording": "Recordings of machines",
     "rest": "Machines that rest when nobody asks",
     "serve": "Engines that run already",
     "slurm": "Jobs of a SLURM cluster",

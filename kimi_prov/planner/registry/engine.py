@@ -24,6 +24,7 @@ DEFINITIONS = (
         source=_ENGINE_ROW,
         remedy="hardware",
         own_source=True,
+        titles={"unpackaged": "{engine} {version} is not installed by this product on {arch}"},
     ),
     Definition(
         "engine.capability",

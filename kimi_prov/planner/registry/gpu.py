@@ -54,6 +54,14 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "gpu.mig_pending",
+        title="MIG is requested: the next restart or reset cuts the GPU into instances",
+        severities=("warning",),
+        source="nvidia-smi -q: MIG Mode, Current and Pending; installing a driver restarts",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
         "gpu.mixed",
         title="GPUs of different kinds: tensor parallelism is as slow, and as small, as the "
         "least of them",

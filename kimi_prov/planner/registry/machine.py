@@ -18,6 +18,14 @@ DEFINITIONS = (
         titles={"info": "{name} is at its end of life: nobody sells or serves it any more"},
     ),
     Definition(
+        "cpu.amx_masked",
+        title="The hypervisor hides the processor's AMX from this machine",
+        severities=("warning",),
+        source="the processor's family and model, and its flags in /proc/cpuinfo",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
         "cpu.amx_permission",
         title="The CPU has AMX, and the kernel does not grant its state to processes",
         severities=("warning",),
@@ -179,6 +187,13 @@ DEFINITIONS = (
         remedy="none",
     ),
     Definition(
+        "numa.other_memory",
+        title="Part of the memory is no processor's own: it is not counted",
+        severities=("info",),
+        source="NUMA nodes without processors: numactl --hardware, nvidia-smi topo -m",
+        remedy="none",
+    ),
+    Definition(
         "numa.pools",
         title="Part of the cores and memory lies idle: no thread pool can use these NUMA nodes",
         severities=("warning",),
@@ -194,6 +209,14 @@ DEFINITIONS = (
         source="SNC and NPS: kt-kernel without a node list takes nodes 0 to count-1, part of "
         "one socket",
         remedy="none",
+    ),
+    Definition(
+        "numa.without_memory",
+        title="A NUMA node has processors and no memory",
+        severities=("warning",),
+        source="numactl --hardware; numactl issue 165: a node without memory cannot be bound to",
+        remedy="hardware",
+        titles={"socket": "A socket has no memory modules"},
     ),
     Definition(
         "os.glibc",
@@ -271,6 +294,21 @@ DEFINITIONS = (
         remedy="software",
         concerns="deployment",
         moves=True,
+    ),
+    Definition(
+        "recording.damaged",
+        title="A recorded file is damaged",
+        severities=("warning",),
+        source="facts.recorded.damaged",
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
+        "recording.not_told",
+        title="The recording does not tell a part that decides",
+        severities=("warning",),
+        source="facts.recorded: the files that were read, and what is in none of them",
+        remedy="none",
     ),
     Definition(
         "tuning.governor",

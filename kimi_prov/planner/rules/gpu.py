@@ -48,12 +48,29 @@ def _check_unknown_gpu(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("gpu.mig")
 def _check_mig(context: PlanContext) -> Iterator[RuleResult]:
-    cut = [str(gpu["index"]) for gpu in context.gpus if gpu.get("mig")]
+    cut = [gpu for gpu in context.gpus if gpu.get("mig")]
     if cut:
+        indices = ",".join(str(gpu["index"]) for gpu in cut)
+        off = all(gpu.get("mig_pending") is False for gpu in cut)
         yield RuleResult(
-            observed=f"MIG on GPU {', '.join(cut)}",
+            observed=f"MIG on GPU {indices.replace(',', ', ')}"
+            + (", off after the next restart" if off else ""),
             required="MIG off",
-            fix="nvidia-smi -mig 0, then restart the machine",
+            fix="restart the machine"
+            if off
+            else f"nvidia-smi -i {indices} -mig 0, then restart the machine",
+        )
+
+
+@register_rule("gpu.mig_pending")
+def _check_pending_mig(context: PlanContext) -> Iterator[RuleResult]:
+    waiting = [g for g in context.gpus if g.get("mig_pending") and not g.get("mig")]
+    if waiting:
+        indices = ",".join(str(gpu["index"]) for gpu in waiting)
+        yield RuleResult(
+            observed=f"MIG off and pending on GPU {indices.replace(',', ', ')}",
+            required="MIG off, also after the next restart or reset",
+            fix=f"nvidia-smi -i {indices} -mig 0  takes the request back, before any restart",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text, paths, unit_names
+from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.software import packages
@@ -18,9 +19,16 @@ if TYPE_CHECKING:
         SecurityFacts,
         SysctlFacts,
     )
+    from kimi_prov.contract.documents.facts.recorded import RecordedPart
 
 _NETWORK_FS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs")
 _MAX_LOAD_S = 1800
+# The parts without which the plan may be for another machine, and what tells them.
+_DECISIVE: dict[RecordedPart, str] = {
+    "processor": "the processor: lscpu",
+    "memory": "the memory: /proc/meminfo or free -b, and numactl --hardware",
+    "GPUs": "the GPUs: nvidia-smi -q -x (or nvidia-smi, or lspci); they were planned as none",
+}
 _MIN_SHM_BYTES = 8 << 30
 
 
@@ -41,6 +49,33 @@ def _check_support_status(context: PlanContext) -> Iterator[RuleResult]:
             if announced
             else None,
             source=row.source,
+        )
+
+
+@register_rule("recording.not_told")
+def _check_not_told(context: PlanContext) -> Iterator[RuleResult]:
+    """Check the parts that decide: what no file tells may be there."""
+    recorded = context.facts.get("recorded")
+    missing = [part for part in recorded["not_told"] if part in _DECISIVE] if recorded else []
+    if missing:
+        yield RuleResult(
+            observed=f"not told: {', '.join(missing)}",
+            required="; ".join(_DECISIVE[part] for part in missing),
+            fix="put the output of these commands into the same folder or file",
+        )
+
+
+@register_rule("recording.damaged")
+def _check_damaged(context: PlanContext) -> Iterator[RuleResult]:
+    recorded = context.facts.get("recorded")
+    if recorded and recorded["damaged"]:
+        yield RuleResult(
+            observed="; ".join(
+                f"{clean_text.quote_word(row['file'])}: {row['problem']}"
+                for row in recorded["damaged"][:10]
+            ),
+            required="whole files; what they would tell is not counted",
+            fix="record these files again",
         )
 
 
@@ -66,7 +101,7 @@ def _check_node_room(context: PlanContext) -> Iterator[RuleResult]:
     stopped = ("inactive", "failed")
     if any(unit_names.is_serve(n) and state not in stopped for n, state in units.items()):
         return
-    nodes = context.facts["numa"]["nodes"]
+    nodes = list_own_nodes(context.facts["numa"]["nodes"])
     shown = sum(row.get("memory_total_bytes") or 0 for row in nodes)
     if shown < context.host.memory_bytes * 0.8:
         # A virtual machine whose nodes grow as they are used.

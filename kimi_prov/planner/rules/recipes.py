@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog import groups
 from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.catalog.groups import GroupLayout, GroupRecipe
+from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
 if TYPE_CHECKING:
@@ -94,8 +95,10 @@ def _check_unproven_layout(context: PlanContext) -> Iterator[RuleResult]:
         known = (
             f"the nearest that {word}: {near.title} ({groups.format_sizes(near)}; {near.source})"
         )
+    # A layout names only GPUs of the catalogue; the machine may have others.
+    gpus = planned.gpu or (get_gpu_name(context.gpus[0]) if context.gpus else None)
     yield RuleResult(
-        observed=f"{planned.text} over {planned.hosts} hosts with {planned.gpu or 'no GPUs'}, "
+        observed=f"{planned.text} over {planned.hosts} hosts with {gpus or 'no GPUs'}, "
         f"{planned.model} in {planned.weights_format}; {known}",
         required="a run that somebody told of",
         fix="see it answer on such hosts before you buy or rely on it",

@@ -15,7 +15,7 @@ from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
-from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.findings import SHOW_HOST_CPU, Findings
 from kimi_prov.planner.memory import gpu, layouts
 from kimi_prov.planner.selection import weights_format as formats
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Dense
     from kimi_prov.planner.settings.parsing import Settings
 
-# Architectures whose processors all have the engine's vector instructions.
-_WITHOUT_ISA = ("aarch64",)
 # The architecture of the locks.
 _LOCKED_ARCH = "x86_64"
 # Formats whose kernels are compiled for only one capability, or one family of them.
@@ -203,6 +201,8 @@ def _check_provisioned(
     foreign = host.system.arch not in (None, _LOCKED_ARCH)
     if _has_locks(engine, catalogue) and not foreign:
         return True
+    if foreign and not host.amd and host.system.arch in engine.arch:
+        _report_foreign(host, engine, findings, f"{_LOCKED_ARCH}: the packages are pinned for it")
     observed = "no pinned packages in kimi_prov/catalog/locks"
     if host.amd:
         observed = (
@@ -221,6 +221,26 @@ def _check_provisioned(
         else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
     )
     return False
+
+
+def _report_foreign(host: Host, engine: Engine, findings: Findings, required: str) -> None:
+    """Report a processor for which nothing is installed: a buyer has to know it, too."""
+    arch = host.system.arch
+    findings.add(
+        "engine.arch",
+        wording="unpackaged" if arch in engine.arch else None,
+        names={"engine": engine.name, "version": engine.version, "arch": arch},
+        observed=f"{arch} (ARM)" if host.arm else str(arch),
+        required=required,
+        fix="use an x86-64 machine; "
+        + (
+            "on this one (Grace and other ARM processors) only `check` and `plan` work, `apply` "
+            "installs nothing: run NVIDIA's or the engine's own aarch64 container"
+            if host.arm
+            else "`apply` installs nothing on this one"
+        ),
+        source=engine.source,
+    )
 
 
 def _has_locks(engine: Engine, catalogue: Catalogue) -> bool:
@@ -409,16 +429,9 @@ def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
     """Compare architecture, instruction set and C library with the engine's build."""
     arch = host.system.arch
     if arch is not None and arch not in engine.arch:
-        findings.add(
-            "engine.arch",
-            names={"engine": engine.name, "version": engine.version, "arch": arch},
-            observed=arch,
-            required=", ".join(engine.arch),
-            fix="use an x86-64 machine",
-            source=engine.source,
-        )
-    compiled = arch in _WITHOUT_ISA and arch in engine.arch
-    if host.isa is not None and not compiled:
+        _report_foreign(host, engine, findings, ", ".join(engine.arch))
+    # An ARM processor has none of the instructions of x86-64, and no advice gives them to it.
+    if host.isa is not None and not host.arm:
         present = sorted(host.isa.intersection(engine.isa_any))
         shown = ", ".join(present) or "neither"
         need = " or ".join(engine.isa_any)
@@ -436,7 +449,7 @@ def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
                 severity="blocker",
                 observed=f"{host.cpu_model}: {shown}",
                 required=need,
-                fix="use a CPU with AVX2; on a virtual machine, pass the host's CPU through",
+                fix=f"use a CPU with AVX2; on a virtual machine, {SHOW_HOST_CPU}",
                 source=engine.source,
             )
     glibc = host.system.glibc

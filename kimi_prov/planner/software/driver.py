@@ -99,8 +99,8 @@ class _Machine:
 
     @property
     def known(self) -> bool:
-        """Whether the driver is known; a machine from a quote has it only if the quote names it."""
-        return bool(self.loaded or self.installed) or not self.host.quoted
+        """Whether the driver is known; a quote or a recording may not name it."""
+        return bool(self.loaded or self.installed) or not self.host.described
 
     @property
     def open_required(self) -> bool:
@@ -115,6 +115,8 @@ class _Machine:
     @property
     def remedy(self) -> str:
         words = f"install NVIDIA's driver, branch {self.need}, and restart the machine"
+        if self.host.arm and self.repository is not None:
+            return f"{words} yourself, from {self.repository.url}: `apply` refuses ARM machines"
         if self.repository is None or self.version is None:
             return words
         return f"{words}: kimi-prov apply does both ({self.version}), {_CONSENT}"
@@ -145,7 +147,7 @@ def make_document(
         nvidia,
         need,
         _choose_version(settings, catalogue, need, nvidia),
-        catalogue.drivers.repository(host.system.id, host.system.version),
+        catalogue.drivers.repository(host.system.id, host.system.version, host.system.arch),
         rule.source if rule else engine.source,
     )
     action = _choose_action(machine, settings, findings)

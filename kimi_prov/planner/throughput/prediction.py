@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract.cpu_lists import parse_list
+from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend, sglang
 from kimi_prov.planner.engine.vllm import find_graphs_off_flag
@@ -328,25 +329,35 @@ def make_cpu(host: Host) -> tuple[Cpu | None, str | None]:
     if not cores:
         return None, None
     measured, theory = host.bandwidth.measured, host.bandwidth.theoretical
+    sockets = _count_sockets_with_memory(host)
     assumed = None
     bandwidth = theory / _GB if theory else 0.0
     if not bandwidth and row is not None:
-        bandwidth = row.bandwidth_gb_s * host.sockets
+        bandwidth = row.bandwidth_gb_s * sockets
         assumed = f"every memory channel populated: {bandwidth:.0f} GB/s"
     if not bandwidth:
         known = measured / _GB / STREAM_OF_THEORY if measured else 0.0
-        bandwidth = known or _UNKNOWN_SOCKET_GB_S * host.sockets
+        bandwidth = known or _UNKNOWN_SOCKET_GB_S * sockets
         if not known:
             assumed = f"memory bandwidth is not known: {bandwidth:.0f} GB/s were assumed"
     links = row.links_gb_s if row else None
     return Cpu(
-        sockets=host.sockets,
-        cores=cores,
+        sockets=sockets,
+        # Engines bind to nodes with memory: the cores of the others stay idle.
+        cores=max(1, cores * sockets // host.sockets),
         bandwidth_gb_s=bandwidth,
         measured_gb_s=measured / _GB if measured else None,
-        links_gb_s=links * host.sockets if links else None,
+        links_gb_s=links * sockets if links else None,
         vector=_find_vector(host),
     ), assumed
+
+
+def _count_sockets_with_memory(host: Host) -> int:
+    """Count processors with memory of their own: the others read another's, over the link."""
+    own = list_own_nodes(host.facts["numa"]["nodes"])
+    if not own or not host.nodes:
+        return host.sockets
+    return max(1, round(host.sockets * len(host.nodes) / max(len(own), len(host.nodes))))
 
 
 def _find_vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
@@ -355,7 +366,7 @@ def _find_vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
         return "amx"
     if "avx512f" in isa:
         return "avx512"
-    return "arm" if host.system.arch in ("aarch64", "arm64") else "avx2"
+    return "arm" if host.arm else "avx2"
 
 
 def find_disk_speed(host: Host) -> float | None:

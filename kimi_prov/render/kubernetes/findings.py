@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
@@ -236,10 +237,11 @@ def _check_kubelet(facts: Facts, pod: Pod, findings: Findings) -> None:
         fix=f"{_CONFIGZ}  has .kubeletconfig.cpuManagerPolicy; without it the model is served, "
         "more slowly",
     )
-    if len(facts["numa"]["nodes"]) > 1:
+    nodes = len(list_own_nodes(facts["numa"]["nodes"]))
+    if nodes > 1:
         findings.add(
             "kubernetes.memory_manager",
-            observed=f"{len(facts['numa']['nodes'])} NUMA nodes",
+            observed=f"{nodes} NUMA nodes",
             required="memoryManagerPolicy None, or Static with reservedMemory",
             fix=f"{_CONFIGZ}  has .kubeletconfig.memoryManagerPolicy",
         )

@@ -74,6 +74,8 @@ _BAR = 40
 _LABEL = 42
 _MIN_FIRST_COLUMN = 12
 _NAME = 17
+# Files of a recording that are named.
+_MAX_READ = 20
 # Columns: rank, name, pace; three of money, three of speed.
 _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
@@ -82,7 +84,10 @@ _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": 
 def format_check(document: Check) -> str:
     """Write the answer first, then blockers, each target, and assumptions."""
     targets = document["targets"]
-    lines = [*wrap(format_title(targets)), "", *wrap(get_answer(document))]
+    lines = [*wrap(format_title(targets)), ""]
+    for target in targets:
+        lines += _format_recorded(target)
+    lines += wrap(get_answer(document))
     if document["load"]:
         lines += wrap(f"Asked for: {describe_load(document['load'])}.", "", "  ")
     lines += ["", *_format_ranking(document)]
@@ -109,6 +114,31 @@ def format_check(document: Check) -> str:
     lines += wrap(describe_assumptions(targets))
     lines += wrap("All of a machine: kimi-prov check with that target alone, or --format html.")
     return _join_lines(lines)
+
+
+def _format_recorded(target: Target) -> list[str]:
+    """Write what a recording was read from, and what is in none of its files."""
+    recorded = target["facts"].get("recorded")
+    if recorded is None:
+        return []
+    by_file: dict[str, list[str]] = {}
+    for row in recorded["read"]:
+        by_file.setdefault(row["file"], []).append(row["what"])
+    read = [
+        file if kinds == [file] else f"{file} ({', '.join(dict.fromkeys(kinds))})"
+        for file, kinds in by_file.items()
+    ]
+    shown = read[:_MAX_READ] + [f"{len(read) - _MAX_READ} more"] * (len(read) > _MAX_READ)
+    parts = [f"Read of {target['name']}: {', '.join(shown)}."]
+    if recorded["not_told"]:
+        parts.append(f"Not told: {', '.join(recorded['not_told'])}.")
+    damaged = [f"{row['file']} ({row['problem']})" for row in recorded["damaged"]]
+    if damaged:
+        parts.append(f"Damaged: {', '.join(damaged[:_MAX_READ])}.")
+    skipped = recorded["skipped"]
+    if skipped:
+        parts.append(f"Not used: {'; '.join(skipped[:_MAX_READ])}.")
+    return [*wrap(clean(" ".join(parts)), "", "  "), ""]
 
 
 def _join_lines(lines: Sequence[str]) -> str:

@@ -104,6 +104,7 @@ def test_numactl_tells_where_the_kernel_was_not_asked(folder: Path) -> None:
         {
             "id": 0,
             "cpus": "0-127",
+            "kind": "ddr",
             "memory_total_bytes": 4443 << 20,
             "memory_free_bytes": 4416 << 20,
             "memory_available_bytes": 4416 << 20,

@@ -22,6 +22,7 @@ from kimi_prov.contract.documents.facts.machine import (
 from kimi_prov.contract.documents.facts.measured import BenchFacts, MeasuredFacts
 from kimi_prov.contract.documents.facts.network import FirewallFacts, NetworkFacts
 from kimi_prov.contract.documents.facts.quote import GroupFacts, NicFacts, PriceFacts
+from kimi_prov.contract.documents.facts.recorded import RecordedFacts
 from kimi_prov.contract.documents.form import NotRequired, Required
 from kimi_prov.contract.documents.lock import LockAnswer, LockRefusal
 
@@ -61,6 +62,8 @@ class Facts(TypedDict, total=False):
     bench: list[BenchFacts] | None
     """The results of a bench of this machine; `check --measured` adds them."""
     security: SecurityFacts
+    recorded: RecordedFacts
+    """Of a recording: the files that were read, and what they do not tell."""
 
 
 class ProbeAnswer(Facts):

@@ -34,11 +34,15 @@ class GpuFacts(TypedDict, total=False):
     power_limit_w: Quantity | None
     power_limit_max_w: Quantity | None
     mig: bool | None
+    mig_pending: bool | None
+    """What `mig` becomes at the next reset of the GPU or restart of the machine."""
     ecc: bool | None
     persistence: bool | None
     passthrough: bool | None
     numa_node: Whole | None
     cpus: CpuList | None
+    memory_numa_node: Whole | None
+    """The node that its memory is, on machines that show it as one (Grace)."""
     fabric_state: str | None
     """Completed where NVSwitches are up; a virtual machine gets the GPUs but not the switches."""
     fabric_status: str | None

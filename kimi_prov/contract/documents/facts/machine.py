@@ -93,6 +93,9 @@ class NumaFacts(TypedDict):
     touch it."""
 
 
+NodeKind = Literal["ddr", "hbm", "cxl", "gpu"]
+
+
 class NodeFacts(TypedDict, total=False):
     """A NUMA node."""
 
@@ -102,13 +105,26 @@ class NodeFacts(TypedDict, total=False):
     memory_free_bytes: Whole | None
     memory_available_bytes: Whole | None
     distances: list[Whole]
+    kind: NodeKind | None
+    """Whose memory it is: ddr is the processors' own; nodes without processors are hbm (Xeon Max in
+    flat mode), gpu (Grace) or cxl (another expander); null: it has none, or nothing says it."""
+
+
+class OtherMemory(TypedDict, total=False):
+    """Bytes on NUMA nodes without processors, by their kind."""
+
+    hbm: Whole
+    cxl: Whole
+    gpu: Whole
 
 
 class MemoryFacts(TypedDict, total=False):
     """The memory."""
 
     total_bytes: Required[Whole | None]
+    """Of nodes with processors; the kernel's MemTotal counts the others too."""
     available_bytes: Whole | None
+    other_bytes: OtherMemory | None
     swap_total_bytes: Whole | None
     hugepages_total: Whole | None
     hugepage_bytes: Whole | None

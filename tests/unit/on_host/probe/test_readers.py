@@ -26,7 +26,7 @@ def test_colours_in_the_topology_are_no_part_of_it() -> None:
     found = nvidia_smi.parse_topology(TOPO)
     assert found is not None
     assert found["matrix"] == [[0 if a == b else 18 for b in range(8)] for a in range(8)]
-    assert found["near"][0] == {"cpus": "0-127", "numa_node": 0}
+    assert found["near"][0] == {"cpus": "0-127", "numa_node": 0, "memory_numa_node": None}
     plain = TOPO.replace("\x1b[4m", "").replace("\x1b[0m", "")
     assert nvidia_smi.parse_topology(plain) == found
 

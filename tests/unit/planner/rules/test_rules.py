@@ -132,8 +132,29 @@ APT = {"lock": "/var/lib/dpkg/lock-frontend", "pid": 812, "process": "apt-get", 
 ARGS = "engine_args"
 E8 = gpu_facts
 NVL = hybrid_facts
+
+
 # Rule, machine, what is changed on it, settings, how grave. Without the change and the settings the
 # same machine must not raise it, unless it is in ALWAYS.
+def recorded(**parts: Any) -> dict[str, Any]:
+    """Make what a recording was read from."""
+    return {"read": [], "not_told": [], "damaged": [], "skipped": [], **parts}
+
+
+def at_one_socket(facts: dict[str, Any]) -> None:
+    """Put all modules at the first processor."""
+    facts["memory"]["dimms"] = [
+        {"size_bytes": 64 * GIB, "locator": f"CPU1_DIMM_{letter}1", "bank": None}
+        for letter in "ABCD"
+    ]
+
+
+def expander(facts: dict[str, Any]) -> None:
+    """Add a node of an expander."""
+    row = {"id": 2, "cpus": "", "kind": "cxl", "memory_total_bytes": 256 * GIB}
+    facts["numa"]["nodes"].append(row)
+
+
 TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] = [
     ("catalogue.status", E8, announced_cards, {}, "warning"),
     ("cpu.format_isa", NVL, change("cpu.isa", ["avx"]), {}, "blocker"),
@@ -145,6 +166,27 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
             change("cpu.isa", [*AVX512, "amx_tile", "amx_int8"]),
             change("cpu.amx_permission", False),
         ),
+        {},
+        "warning",
+    ),
+    (
+        "cpu.amx_masked",
+        NVL,
+        several(
+            change("host.virtualization", "kvm"),
+            change("cpu.microarchitecture", "Emerald Rapids"),
+        ),
+        {},
+        "warning",
+    ),
+    ("numa.without_memory", NVL, change("numa.nodes.1.memory_total_bytes", 0), {}, "warning"),
+    ("numa.without_memory", NVL, at_one_socket, {}, "warning"),
+    ("numa.other_memory", NVL, expander, {}, "info"),
+    ("recording.not_told", NVL, change("recorded", recorded(not_told=["GPUs"])), {}, "warning"),
+    (
+        "recording.damaged",
+        NVL,
+        change("recorded", recorded(damaged=[{"file": "a.json", "problem": "cut off"}])),
         {},
         "warning",
     ),
@@ -205,6 +247,7 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ("host.gib", E8, change("gib", {"present": True, "cached": ["libnccl-net.so"]}), {}, "blocker"),
     ("gpu.mixed", E8, change("gpus.3.model", "NVIDIA H100 80GB HBM3"), {}, "warning"),
     ("gpu.mig", E8, change("gpus.0.mig", True), {}, "blocker"),
+    ("gpu.mig_pending", E8, change("gpus.0.mig_pending", True), {}, "warning"),
     ("gpu.pcie", E8, change("gpus.0.pcie", {"width": 8, "width_max": 16}), {}, "warning"),
     ("gpu.pcie", NVL, change("gpus.0.pcie", {"gen_max": 4, "gen_card": 5}), {}, "warning"),
     ("gpu.nvlink", E8, matrix(full(links=0)), {}, "warning"),

@@ -1,0 +1,176 @@
+"""Find the outputs of commands in a text, by their content.
+
+A text may have several of them, pasted one after the other, with or without prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What the first line of an output looks like. The order matters where two would match.
+_STARTS = {
+    "dmidecode": r"# dmidecode \d|Handle 0x[0-9A-Fa-f]+, DMI type",
+    "json": r"[ \t]*(?:\{\s*\"|\[\s*\{\s*\")",
+    "xml": r"[ \t]*(?:<\?xml [^\n]*\s*(?:<!DOCTYPE nvidia_smi_log[^\n]*\s*)?)?<nvidia_smi_log",
+    "table": r"\|?\s*NVIDIA-SMI \d",
+    "query": r"=+\s*NVSMI LOG\s*=+",
+    "list": r"GPU \d+: [^\n]+ \(UUID: ",
+    "topology": r"[ \t\x1b\[0-9;m]*GPU0[ \t\x1b]",
+    "csv": r"\"?[a-z_.]+\"?(?: \[\w+\])?(?:, ?\"?[a-z_.]+\"?(?: \[\w+\])?)*\r?$(?<=[a-z\]\"])",
+    "rows": r"\d{1,2}, [^,\n]*(?:NVIDIA|Tesla|GeForce|Quadro)[^,\n]*,"
+    r"|(?:NVIDIA|Tesla) [^,\n]+, \d+|GPU-[0-9a-f-]{36}, ",
+    "no_gpu": r"No devices were found|NVIDIA-SMI has failed"
+    r"|(?:-?bash: |sh: )?nvidia-smi: (?:command )?not found",
+    "cpuinfo": r"processor\s*:\s*\d",
+    "meminfo": r"MemTotal:\s+\d+ kB",
+    "free": r"[ \t]+total[ \t]+used[ \t]+free",
+    "numactl": r"available: \d+ nodes?",
+    "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
+    "lscpu": r"[ \t]*Architecture:[ \t]+\S",
+    "lspci": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z]",
+    "lsblk": r"[ \t]*NAME[ \t]+[A-Z: \t-]*\bSIZE\b",
+    "ip": r"\d+: [^\s:]+: <",
+    "ip_brief": r"[a-z][\w.@-]+[ \t]+(?:UP|DOWN|UNKNOWN)(?:[ \t]|$)",
+    "rocm": r"GPU\[\d+\]\s*:|[=\s]+ROCm System Management Interface",
+    "nvrm": r"NVRM version:",
+    "os_release": r"(?:PRETTY_NAME|NAME|ID|VERSION_ID|VERSION)=",
+    "uname": r"Linux \S+ \d+\.\d+[^\n]* (?:x86_64|aarch64|ppc64le)\b",
+}
+# What ends an output: a prompt, a fence, a rule, a heading with a path.
+_END = (
+    r"(?:\S+@[^\s:]+[: ][^\n]{0,80}?[#$%] ?|\[\S+@\S+ [^\]\n]{0,80}\][#$] ?|[$#>+%]+ )[\w/.]+"
+    r"|```|~~~|_{20,}|-{20,}[ \t]*$|\*\*\* /|#{2,} |={3,} \w"
+)
+_BOUNDARY = re.compile(
+    "^(?:"
+    + "|".join(f"(?P<{kind}>{start})" for kind, start in _STARTS.items())
+    + f"|(?P<end>{_END}))",
+    re.MULTILINE,
+)
+# Their first lines come once for each part of the same output.
+_REPEATED = frozenset(
+    (
+        "dmidecode",
+        "topology",
+        "list",
+        "rows",
+        "cpuinfo",
+        "lspci",
+        "ip",
+        "ip_brief",
+        "rocm",
+        "os_release",
+    )
+)
+# JSON by a key of it.
+_DOCUMENTS = {"lscpu": "lscpu_json", "blockdevices": "lsblk_json", "ifname": "ip_json"}
+# More boundaries than any dump of a machine has.
+_MAX_BOUNDARIES = 200_000
+
+
+@dataclass(frozen=True)
+class Section:
+    """The output of one command: `kind` is a key of `_STARTS`, or that of a JSON document."""
+
+    kind: str
+    text: str
+    file: str
+    document: Any = None
+
+
+# Outputs that are of a machine; the others stand in files of other kinds too.
+_TELLING = frozenset(_STARTS) - {"json", "os_release", "uname", "ip", "ip_brief", "lsblk", "no_gpu"}
+_TELLING |= {"lscpu_json", "rocm_json", "redfish"}
+
+
+def is_of_machine(sections: list[Section]) -> bool:
+    """Whether outputs are enough to be a recording of a machine."""
+    return any(row.kind in _TELLING for row in sections)
+
+
+def split_text(text: str, file: str) -> list[Section]:
+    """Return the outputs in a text; nothing where it has none."""
+    text = text.replace("\r\n", "\n")
+    return [row for row in _join_sections(text, file) if _is_whole(row)]
+
+
+def _join_sections(text: str, file: str) -> Iterator[Section]:
+    kind, start, position = "end", 0, 0
+    for _ in range(_MAX_BOUNDARIES):
+        match = _BOUNDARY.search(text, position)
+        if match is None:
+            break
+        name = str(match.lastgroup)
+        position = max(match.end(), match.start() + 1)
+        if _is_inside(kind, name, match.group()):
+            continue
+        if kind != "end":
+            yield Section(kind, text[start : match.start()], file)
+        kind, start = name, match.start()
+        if name == "json":
+            row, position = _read_json(text, match.start(), file)
+            kind = "end"
+            if row is not None:
+                yield row
+    if kind != "end":
+        yield Section(kind, text[start:], file)
+
+
+def _is_inside(kind: str, name: str, line: str) -> bool:
+    """Whether a boundary is a line of the output that it stands in."""
+    if name == kind:
+        return name in _REPEATED
+    if (kind, name) == ("csv", "rows"):
+        return True
+    if name == "end" and kind in ("dmidecode", "query", "xml", "table"):
+        # Rules and comments are parts of these; only a prompt ends them.
+        return re.match(r"\S+@|\[\S+@|\$ |```|_{20,}|\*\*\* /", line) is None
+    return kind in ("xml", "query") and name in ("csv", "ip_brief", "rows", "os_release")
+
+
+def _is_whole(row: Section) -> bool:
+    """Whether the lines after the first are of this output too, where the first is weak."""
+    if row.kind == "csv":
+        return bool(re.match(r"[^\n]*\b(?:name|memory\.total|gpu_name|uuid)\b", row.text)) and (
+            "," in row.text or row.text.count("\n") > 1
+        )
+    if row.kind == "ip_brief":
+        return bool(re.search(r"^lo\s", row.text, re.MULTILINE))
+    if row.kind == "os_release":
+        return row.text.count("=") > 1
+    return True
+
+
+def _read_json(text: str, start: int, file: str) -> tuple[Section | None, int]:
+    """Read a JSON document of a known form; return it and the place behind it."""
+    body = text[start:].lstrip()
+    start = len(text) - len(body)
+    try:
+        document, length = json.JSONDecoder().raw_decode(body)
+    except (ValueError, RecursionError):
+        damaged = re.search(r'"(lscpu|blockdevices|ifname|ProcessorSummary)"', body[:4000])
+        row = Section("damaged", body[:200], file, damaged[1]) if damaged else None
+        return row, start + 1
+    kind = _name_json(document)
+    row = Section(kind, body[:length], file, document) if kind else None
+    return row, start + length
+
+
+def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)
+    first = document[0] if isinstance(document, list) and document else document
+    if not isinstance(first, dict):
+        return None
+    kind = next((kind for key, kind in _DOCUMENTS.items() if key in first), None)
+    if kind is not None:
+        return kind
+    if any(re.fullmatch(r"card\d+", key) for key in first):
+        return "rocm_json"
+    text = json.dumps(document)[:200_000]
+    redfish = r'"(?:ProcessorSummary|MemorySummary|ProcessorType|CapacityMiB|@odata\.type)":'
+    return "redfish" if re.search(redfish, text) else None
