@@ -31,6 +31,7 @@ PLAN: dict[str, Any] = {
         "served_names": ["kimi-k2-lab"],
     },
     "weights": {"draft": None, "converted": None},
+    "memory": {"unit_limit_bytes": None},
     "conversion": None,
     "disk": {"mounts_for": ["/srv/kimi/engines", "/srv/kimi/models"]},
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},

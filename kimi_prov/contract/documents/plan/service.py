@@ -146,7 +146,7 @@ class UsagePlan(TypedDict):
 
     keep_days: Positive
     """Days for which the use of each key is kept."""
-    waits_s: Positive
+    waits_s: NotRequired[Positive]
     """Seconds that a client waits by itself for a limit; after more it is told not to ask again."""
 
 
