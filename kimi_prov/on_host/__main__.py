@@ -105,7 +105,7 @@ COMMANDS = {
         "kimi_prov.on_host.monitor.ensure",
         {"ensure": "answers:MonitorAnswer", "*": "answers:MonitorStateAnswer"},
     ),
-    "diagnose": Subcommand("kimi_prov.on_host.diagnose", "answers:DiagnoseAnswer"),
+    "diagnose": Subcommand("kimi_prov.on_host.diagnose", "diagnose:DiagnoseAnswer"),
     "watchdog": Subcommand("kimi_prov.on_host.watchdog.service"),
     "driver": Subcommand("kimi_prov.on_host.driver.steps", "answers:DriverAnswer"),
     "update": Subcommand(

@@ -31,7 +31,7 @@ from kimi_prov.on_host.watchdog import bundles
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kimi_prov.contract.documents.answers import DiagnoseAnswer
+    from kimi_prov.contract.documents.diagnose import DiagnoseAnswer
     from kimi_prov.contract.documents.plan import Plan
 
 # Of each unit's journal, and of the kernel's.

@@ -573,24 +573,6 @@ class ToldUnseen(TypedDict):
     fix: str | None
 
 
-class DiagnoseAnswer(TypedDict):
-    """Parts of a bug report; null for a part that failed."""
-
-    missing: dict[str, str]
-    plan: Recorded
-    status: dict[str, Any] | None
-    units: dict[str, dict[str, str]] | None
-    unit_files: str | None
-    logs: dict[str, dict[str, Any]] | None
-    kernel: dict[str, Any] | None
-    metrics: list[dict[str, Any]] | None
-    gpus: str | None
-    facts: Recorded | None
-    configuration: NotRequired[dict[str, str] | None]
-    packages: NotRequired[list[str] | None]
-    hangs: NotRequired[Any]
-
-
 class NowAnswer(TypedDict, total=False):
     """The state that changes from second to second."""
 

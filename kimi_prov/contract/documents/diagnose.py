@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
-from kimi_prov.contract.documents.form import Rule
+from kimi_prov.contract.documents.form import NotRequired, Recorded, Rule
 
 
 class Diagnose(TypedDict):
@@ -49,3 +49,21 @@ class Diagnosis(TypedDict):
     fix: str
     source: str
     concerns: Literal["deployment"]
+
+
+class DiagnoseAnswer(TypedDict):
+    """Parts of a bug report; null for a part that failed."""
+
+    missing: dict[str, str]
+    plan: Recorded
+    status: dict[str, Any] | None
+    units: dict[str, dict[str, str]] | None
+    unit_files: str | None
+    logs: dict[str, dict[str, Any]] | None
+    kernel: dict[str, Any] | None
+    metrics: list[dict[str, Any]] | None
+    gpus: str | None
+    facts: Recorded | None
+    configuration: NotRequired[dict[str, str] | None]
+    packages: NotRequired[list[str] | None]
+    hangs: NotRequired[Any]

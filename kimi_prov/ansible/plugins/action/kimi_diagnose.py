@@ -14,7 +14,7 @@ from kimi_prov.ansible.remote import call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.contract.documents.answers import DiagnoseAnswer
+    from kimi_prov.contract.documents.diagnose import DiagnoseAnswer
 
 DOCUMENTATION = """
 module: kimi_diagnose
