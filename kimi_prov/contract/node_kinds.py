@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Processors that share their memory's addresses with the GPUs, by the GPUs' names.
 _GRACE = re.compile(r"\bG[HB]\d{3}\b")
-_MAX_SERIES = re.compile(r"\bMax\s+94\d\d\b|\b94\d\d\s+Max\b", re.IGNORECASE)
+_MAX_SERIES = re.compile(r"\bMax\s+94\d\dC?\b|\b94\d\d\s+Max\b", re.IGNORECASE)
 # HBM of a Xeon Max: 64 GiB a socket.
 _MAX_HBM_BYTES = 66 << 30
 # Grace has an empty node for each of seven more instances of a GPU.

@@ -33,7 +33,7 @@ _STARTS = {
     "numactl": r"available: \d+ nodes?",
     "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
     "lscpu": r"[ \t]*Architecture:[ \t]+\S",
-    "lspci": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z]",
+    "lspci": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z3]",
     "lsblk": r"[ \t]*NAME[ \t]+[A-Z: \t-]*\bSIZE\b",
     "ip": r"\d+: [^\s:]+: <",
     "ip_brief": r"[a-z][\w.@-]+[ \t]+(?:UP|DOWN|UNKNOWN)(?:[ \t]|$)",
