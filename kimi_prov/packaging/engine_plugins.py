@@ -38,9 +38,15 @@ def make_wheel(name: str) -> tuple[str, bytes]:
         b"Tag: py3-none-any\n",
         f"{info}/entry_points.txt": _make_entry_points(project["entry-points"]),
     }
+    return f"{stem}-py3-none-any.whl", pack_wheel(files, info)
+
+
+def pack_wheel(files: dict[str, bytes], info: str, *, compress: bool = False) -> bytes:
+    """Pack a wheel's files, by path, with their record; `info` is its folder of metadata."""
     rows = [f"{path},{_compute_digest(data)},{len(data)}" for path, data in files.items()]
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,\n"]).encode()
-    return f"{stem}-py3-none-any.whl", _pack_zip(files)
+    record = "\n".join([*rows, f"{info}/RECORD,,\n"]).encode()
+    method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    return _pack_zip({**files, f"{info}/RECORD": record}, method)
 
 
 def name_distribution(name: str) -> str:
@@ -101,13 +107,14 @@ def _compute_digest(data: bytes) -> str:
     return f"sha256={plain}"
 
 
-def _pack_zip(files: dict[str, bytes]) -> bytes:
-    """Pack without compression: zlib's output differs between its versions."""
+def _pack_zip(files: dict[str, bytes], method: int) -> bytes:
+    """Pack files. Where a lock pins the digest nothing is compressed: versions of zlib differ."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(stream, "w", method) as archive:
         for path, data in files.items():
             entry = zipfile.ZipInfo(path, _EPOCH)
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
+            entry.compress_type = method
             archive.writestr(entry, data)
     return stream.getvalue()

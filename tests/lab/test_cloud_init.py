@@ -82,6 +82,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
     """A bare host with cloud-init, and a bucket that holds the model."""
     folder = tmp_path_factory.mktemp("cloud")
     wheel = Path(next(iter(WheelBuilder(str(CHECKOUT)).build(directory=str(folder)))))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     links = settings.detect_variables().get("kimi_pip_find_links")
     brought = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
     brought += [{"src": str(links), "dest": str(links)}] if links else []
@@ -95,7 +96,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
         kimi_idle_stop=IDLE,
         kimi_hour_usd=26,
         kimi_cloud="aws",
-        kimi_cloud_package=f"/opt/{wheel.name}",
+        kimi_cloud_package=f"/opt/{wheel.name}#sha256={digest}",
         kimi_cloud_give_up="10h",
     )
     made.up()

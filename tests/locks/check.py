@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PYTHONS = ("3.11", "3.12")
 # Of machines that run what is no engine.
 _GLIBC = "2.31"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==(.+))?")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==(.+)|[<>!~].*)?")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.errors import UserError
 from kimi_prov.render.cloud import findings, folders, ranking, variables
+from kimi_prov.render.cloud.package import choose_package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,10 @@ _add_cloud_options = add_options(
         help="The terms of the rent.  [default: spot-first]",
     ),
     click.option(
-        "--package", "cloud_package", metavar="WHAT", help="What pip installs as kimi-prov there."
+        "--package",
+        "cloud_package",
+        metavar="URL#sha256=DIGEST",
+        help="Another wheel of kimi-prov to install there.  [default: this one]",
     ),
 )
 
@@ -90,7 +94,9 @@ def _make_kind(name: str) -> Kind:
             plan, settings, ranking.choose_machines(settings, catalogue).kinds
         )
         if name == CLOUD_INIT:
-            rows += findings.check_size(settings.cloud, folders.make_metadata(settings))
+            chosen = choose_package(settings, plan["weights"]["source"])
+            rows += findings.check_package(chosen)
+            rows += findings.check_size(settings.cloud, folders.make_metadata(settings, chosen))
         return rows
 
     def make(
@@ -102,7 +108,9 @@ def _make_kind(name: str) -> Kind:
         catalogue: Catalogue,
     ) -> folder_writer.RenderedFolder:
         files_of = folders.render_cloud_init if name == CLOUD_INIT else folders.render_skypilot
-        return files_of(target, plan, rows, settings, ranking.choose_machines(settings, catalogue))
+        machines = ranking.choose_machines(settings, catalogue)
+        chosen = choose_package(settings, plan["weights"]["source"])
+        return files_of(target, plan, rows, settings, machines, chosen)
 
     return Kind(name, _require, variables.adjust_settings, find, make, describe)
 

@@ -38,6 +38,14 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "cloud.package",
+        title="The machine cannot get the kimi-prov that rendered it",
+        severities=("blocker",),
+        source="nothing is installed by a name that somebody else may own",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
         "cloud.secrets",
         title="Secrets are not carried: whoever may describe the machine reads its user data",
         severities=("warning",),

@@ -40,6 +40,12 @@ _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
 _MAX_MINUTES = 525_600
+# A wheel, and the digest by which it is installed.
+WHEEL = re.compile(
+    r"(?P<address>(?:https?://|file:///|/)[^\s#'\"@]*?(?P<name>[A-Za-z0-9_.+!-]+-py3-none-any\.whl))"
+    r"#sha256=(?P<sha256>[0-9a-f]{64})",
+    re.ASCII,
+)
 _INTERVAL = re.compile(r"([0-9]{1,6}) ?([smh])", re.ASCII)
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 10, 720 * 3600
 # A job's script has it between quotes: no character may end them or be special to the shell.
@@ -275,6 +281,12 @@ def _parse_url(value: object, occurrence: Occurrence, _base: Path | None) -> str
     raise occurrence.refuse(value, "an http or https URL")
 
 
+def _parse_wheel(value: object, occurrence: Occurrence, _base: Path | None) -> str:
+    if isinstance(value, str) and WHEEL.fullmatch(value):
+        return str(value)
+    raise occurrence.refuse(value, "the URL of a wheel of kimi-prov with its digest: #sha256=...")
+
+
 def _parse_proxy(value: object, occurrence: Occurrence, base: Path | None) -> str:
     """Check a proxy's URL; no message shows it, because it may hold a password.
 
@@ -435,6 +447,7 @@ _PARSERS: dict[str, Parser] = {
     "seconds": _parse_count,
     "port": _parse_port,
     "url": _parse_url,
+    "wheel": _parse_wheel,
     "proxy": _parse_proxy,
     "urls": _parse_urls,
     "source": _parse_source,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.cloud.package import Package
     from kimi_prov.render.folder_writer import File
 
 _INSTEAD = {
@@ -82,6 +83,20 @@ def select_findings(
             observed=f"the machine installs driver {plan['driver']['version']} where its image has "
             "none, or an older one, and restarts once",
             required=f"branch {branch} or newer",
+        )
+    return findings.rows()
+
+
+def check_package(package: Package) -> list[Finding]:
+    """Give the finding for a machine that could only install kimi-prov by its name."""
+    findings = Findings()
+    if package.content is not None and package.object is None:
+        findings.add(
+            "cloud.package",
+            observed="the machine never sees the folder, and the weights are in no bucket",
+            required=f"{package.name} at a place that the machine reaches, by its SHA-256",
+            fix="name a bucket in kimi_weights_source, or a wheel of kimi-prov: "
+            f"--package https://HOST/{package.name}#sha256={package.sha256}",
         )
     return findings.rows()
 

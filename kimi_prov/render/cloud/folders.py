@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kimi_prov import __version__
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.planner.storage.weights import is_bucket
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.cloud.package import Package
     from kimi_prov.render.cloud.ranking import MachineChoice
 
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
@@ -35,6 +35,8 @@ _END = "END_OF_FILE"
 _SEED_CPUS, _SEED_MEMORY_GB = 8, 16
 _IDLE_MINUTES = 5
 _HOOK_S = 60
+_MOUNTED = "/tmp/kimi-machine"  # noqa: S108  (SkyPilot's user writes)
+_MOUNTS = {_MOUNTED: "./machine"}
 
 
 def render_cloud_init(
@@ -43,13 +45,17 @@ def render_cloud_init(
     findings: Sequence[Finding],
     settings: Settings,
     chosen: MachineChoice,
+    package: Package,
 ) -> folder_writer.RenderedFolder:
     """Give the folder of `render cloud-init`. Pure: the same input gives the same bytes."""
-    files = make_metadata(settings)
+    files = make_metadata(settings, package)
     values = _make_values(name, plan, findings, settings, chosen)
+    values["package"] = package
     values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions)
     values["size"] = len(files[0].content)
-    templates_used = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
+    templates_used = ["README.md", "check.sh"]
+    templates_used += ["upload.sh"] if package.object else []
+    templates_used += ["launch.sh"] if values["offers"] else []
     return folder_writer.RenderedFolder(
         CLOUD_INIT,
         name,
@@ -57,19 +63,20 @@ def render_cloud_init(
         [
             _make_plan_file({**plan, "findings": list(findings)}),
             *files,
+            *([File(package.name, package.content)] if package.content else []),
             File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
             *(_render_template(CLOUD_INIT, path, values) for path in templates_used),
         ],
     )
 
 
-def make_metadata(settings: Settings) -> list[File]:
+def make_metadata(settings: Settings, package: Package) -> list[File]:
     """Give the metadata files that a machine is started with.
 
     user-data is for cloud-init. Google's own Debian has none, and Google wants none beside its
     agent, which runs a startup-script: that one has the same files.
     """
-    files = machine.make_files(settings, CLOUD_INIT)
+    files = machine.make_files(settings, CLOUD_INIT, package)
     metadata = [File("user-data", _make_user_data(files, settings))]
     return (
         [*metadata, _make_startup_script(files, settings)] if settings.cloud == "gcp" else metadata
@@ -128,11 +135,13 @@ def render_skypilot(
     findings: Sequence[Finding],
     settings: Settings,
     chosen: MachineChoice,
+    package: Package,
 ) -> folder_writer.RenderedFolder:
     """Give the folder of `render skypilot`. Pure: the same input gives the same bytes."""
     values = _make_values(name, plan, findings, settings, chosen)
+    values["package"] = package
     values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions or [""])
-    laid = machine.make_files(settings, SKYPILOT)
+    laid = machine.make_files(settings, SKYPILOT, package)
     source = str(plan["weights"]["source"])
     return folder_writer.RenderedFolder(
         SKYPILOT,
@@ -182,9 +191,9 @@ def _make_task(
         "config": {
             "hooks": [{"run": hook, "events": ["stop", "preemption", "down"], "timeout": _HOOK_S}]
         },
-        "file_mounts": {"/tmp/kimi-machine": "./machine"},  # noqa: S108  (SkyPilot's user writes)
+        "file_mounts": _MOUNTS,
         # After a restart for the driver the unit goes on, and the next launch waits here again.
-        "setup": "sudo bash /tmp/kimi-machine/install\nsudo /usr/local/sbin/kimi-wait driver\n",
+        "setup": f"sudo bash {_MOUNTED}/install\nsudo /usr/local/sbin/kimi-wait driver\n",
         "run": "sudo /usr/local/sbin/kimi-wait\n",
     }
 
@@ -199,7 +208,6 @@ def _format_infra(cloud: str, place: str) -> str:
 def _make_seed_task(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     """Give the task that fills the bucket on a machine without GPUs, which then ends."""
     model = plan["model"]
-    package = settings.cloud_package or f"kimi-prov=={__version__}"
     return {
         "name": "kimi-seed",
         "resources": {
@@ -210,8 +218,9 @@ def _make_seed_task(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
             "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
         },
         "envs": {"KIMI_SOURCE": f"hf://OWNER/{model['name']}@REVISION"},
+        "file_mounts": _MOUNTS,
         "setup": "sudo apt-get update -q\nsudo apt-get install -y -q rclone python3-venv\n"
-        f"python3 -m venv ~/kimi-prov\n~/kimi-prov/bin/pip install -q {shlex.quote(package)}\n",
+        f"bash {_MOUNTED}{machine.INSTALL} ~/kimi-prov {_MOUNTED}{machine.STATE}\n",
         "run": f'~/kimi-prov/bin/kimi-prov weights seed "$KIMI_SOURCE" {plan["weights"]["source"]}'
         + (f" --region {settings.bucket_region}" if settings.bucket_region else "")
         + "\n",
@@ -258,7 +267,6 @@ def _make_values(
         "findings": [row for row in findings if row["severity"] != "pass"],
         "model": plan["model"],
         "engine": plan["engine"],
-        "package": settings.cloud_package or f"kimi-prov=={__version__}",
         "bucket": source if is_bucket(source) else None,
         "quotas": offers.list_quotas(settings, chosen.kinds),
         "disk_gb": offers.choose_disk_gb(plan),

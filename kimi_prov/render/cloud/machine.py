@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kimi_prov import __version__
 from kimi_prov.contract import paths
+from kimi_prov.packaging import own_wheel
 from kimi_prov.render import templates
 from kimi_prov.render.cloud import variables
 from kimi_prov.render.folder_writer import File
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.cloud.package import Package
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 HOME = "/etc/kimi-up"
+VENV = "/opt/kimi-prov"
+INSTALL = "/usr/local/sbin/kimi-install"
 STATE = "/var/lib/kimi-up"
 UP = "/usr/local/sbin/kimi-up"
 _UNITS = "/etc/systemd/system"
 _HOSTS = {"kimi": {"hosts": {"localhost": {"ansible_connection": "local"}}}}
 _PLACES = {
     "kimi-up": (UP, 0o755),
+    "kimi-install": (INSTALL, 0o755),
     "kimi-release": (variables.RELEASE, 0o755),
     "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
     "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),
@@ -40,14 +44,22 @@ PREEMPTION = "kimi-preemption.service"
 WAIT = "kimi-wait"
 
 
-def make_files(settings: Settings, launcher: str) -> list[File]:
+def make_files(settings: Settings, launcher: str, package: Package) -> list[File]:
     """Give the machine's files by their paths there. Pure: the same input gives the same bytes.
 
-    `launcher`: cloud-init or skypilot, which ends a machine itself.
+    `launcher`: cloud-init or skypilot, which ends a machine itself. Where the folder's files reach
+    the machine, the wheel is one of them.
     """
     values = {
         "settings": settings,
-        "package": settings.cloud_package or f"kimi-prov=={__version__}",
+        "package": package,
+        "fetched": launcher == "cloud-init" and package.object is not None,
+        "rclone": _make_rclone_environment(settings, package),
+        "remote": _name_remote(package),
+        "folder": STATE,
+        "lock": own_wheel.LOCK,
+        "venv": VENV,
+        "install": INSTALL,
         "pip": _make_pip_options(settings),
         "environment": _make_environment(settings),
         "apt": settings.apt_mirror,
@@ -73,7 +85,9 @@ def make_files(settings: Settings, launcher: str) -> list[File]:
     if settings.ca_bundle:
         bundle = Path(settings.ca_bundle).read_bytes()
         inventory[f"{HOME}/inventory/{variables.CA_BUNDLE}"] = bundle
+    carried = package.content if launcher == "skypilot" else None
     return [
+        *([File(f"{STATE}/{package.name}", carried)] if carried else []),
         *(File(path, content) for path, content in inventory.items()),
         *(File(_PLACES[name][0], content, _PLACES[name][1]) for name, content in made.items()),
     ]
@@ -86,7 +100,7 @@ def make_release_command(cloud: str) -> str:
 
 def _render_file(name: str, values: Mapping[str, Any]) -> bytes:
     environment = templates.make_environment(TEMPLATES / "machine")
-    environment.filters["sh"] = shlex.quote
+    environment.filters |= {"sh": shlex.quote, "url": _make_url}
     return environment.get_template(f"{name}.j2").render(values).encode()
 
 
@@ -100,6 +114,37 @@ def _make_pip_options(settings: Settings) -> list[str]:
     if settings.pip_find_links and "://" in settings.pip_find_links:
         options += ["--find-links", settings.pip_find_links]
     return options
+
+
+def _make_url(address: str) -> str:
+    return f"file://{address}" if address.startswith("/") else address
+
+
+def _name_remote(package: Package) -> str | None:
+    """Return a wheel in a bucket by the name that rclone has for it."""
+    if package.bucket is None:
+        return None
+    scheme, _, bucket = package.bucket.partition("://")
+    return f":{'gcs' if scheme == 'gs' else 's3'}:{bucket}/{package.object}"
+
+
+def _make_rclone_environment(settings: Settings, package: Package) -> list[tuple[str, str]]:
+    """Return rclone's settings: the machine's role opens the bucket, as it does for the weights."""
+    endpoint = settings.bucket_endpoint
+    if package.scheme == "gs":
+        rows = [
+            ("RCLONE_GCS_ENV_AUTH", "true"),
+            ("RCLONE_GCS_BUCKET_POLICY_ONLY", "true"),
+            ("RCLONE_GCS_ENDPOINT", f"{endpoint.rstrip('/')}/storage/v1/" if endpoint else None),
+        ]
+    else:
+        rows = [
+            ("RCLONE_S3_PROVIDER", "Other" if endpoint else "AWS"),
+            ("RCLONE_S3_ENV_AUTH", "true"),
+            ("RCLONE_S3_ENDPOINT", endpoint),
+            ("RCLONE_S3_REGION", settings.bucket_region or ("us-east-1" if endpoint else None)),
+        ]
+    return [(name, value) for name, value in rows if value]
 
 
 def _make_environment(settings: Settings) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ import yaml
 
 from kimi_prov import cli
 from kimi_prov.catalog import loader
+from kimi_prov.packaging import own_wheel
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking
 from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[3]
 SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
@@ -54,6 +56,15 @@ kimi_served_names: [kimi, kimi-k2.5]
 kimi_allowed_networks: [10.0.0.0/8]
 """,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _wheel() -> Iterator[None]:
+    """A wheel that stays the same; the real one is in test_rendered_install.py."""
+    made = own_wheel.Wheel("kimi_prov-0.1.0-py3-none-any.whl", b"a wheel\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(own_wheel, "make_wheel", lambda: made)
+        yield
 
 
 def run(*words: str) -> int:
@@ -254,6 +265,7 @@ def test_kinds_places_and_terms_are_tried_in_their_order(tmp_path: Path) -> None
         tmp_path / "bin",
         "gcloud",
         'case "$*" in\n'
+        '  *"storage cp"*) echo "$*" >>"$LOG.put" ;;\n'
         '  *"instances create"*) echo "$*" >>"$LOG"\n'
         '    [[ "$*" == *STANDARD* && "$*" == *europe-west4-b* ]] || exit 1 ;;\n'
         "  *quotas*) echo 4 ;;\n"
@@ -272,6 +284,13 @@ def test_kinds_places_and_terms_are_tried_in_their_order(tmp_path: Path) -> None
     assert all("--instance-termination-action DELETE" in line for line in asked[:4])
     given = [line.split("--metadata-from-file ")[1].split()[0].split(",") for line in asked]
     assert all(row == ["user-data=user-data", "startup-script=startup-script"] for row in given)
+    # The wheel is there before the first machine is.
+    put = (tmp_path / "log.put").read_text().split()
+    digest = hashlib.sha256((tmp_path / "out" / put[3]).read_bytes()).hexdigest()
+    assert put[4] == f"gs://weights-of-site/kimi-prov/{digest}/{put[3]}"
+    assert digest in next(
+        r["content"] for r in laid(tmp_path / "out") if "kimi-install" in r["path"]
+    )
     # What there is too little of is told, with how to ask for it.
     assert "gcloud beta quotas preferences create --preferred-value=8" in done.stderr
 

@@ -18,12 +18,13 @@ import yaml
 
 from kimi_prov import cli
 from kimi_prov.catalog import loader
+from kimi_prov.packaging import own_wheel
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking, variables
 from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[3]
 SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
@@ -57,6 +58,15 @@ kimi_allowed_networks: [10.0.0.0/8]
 """,
 }
 _NOT_GOLDEN = ("plan.json", "render.json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _wheel() -> Iterator[None]:
+    """A wheel that stays the same; the real one is in test_rendered_install.py."""
+    made = own_wheel.Wheel("kimi_prov-0.1.0-py3-none-any.whl", b"a wheel\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(own_wheel, "make_wheel", lambda: made)
+        yield
 
 
 def run(*words: str) -> int:
@@ -190,6 +200,8 @@ def test_weights_of_another_disk_are_a_blocker(
         ("kimi_cloud_machines: [a3-hihgpu-8g]", "did you mean a3-highgpu-8g?"),
         ("kimi_hosts_per_model: 2", "one machine provisions itself"),
         ("kimi_cloud: azure", "expected one of gcp, aws"),
+        ("kimi_cloud_package: kimi-prov==0.1.0", "a wheel of kimi-prov with its digest"),
+        ("kimi_cloud_package: https://a.b/kimi_prov-1-py3-none-any.whl", "with its digest"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -197,6 +209,27 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     assert render("cloud-init", tmp_path / "out", f"kimi_model: kimi-k2.5\n{line}\n") == 2
     assert said in capsys.readouterr().err
+
+
+HUB = "hf://moonshotai/Kimi-K2.5@4d01dfe0332d63057c186e0b262165819efb6611"
+OTHER = f"https://files.example.com/kimi_prov-1.0-py3-none-any.whl#sha256={'a' * 64}"
+
+
+def test_a_machine_that_can_get_no_wheel_is_a_blocker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = VARIABLES["gcp"].replace("gs://weights-of-site/kimi-k2.5", HUB)
+    assert render("cloud-init", tmp_path / "out", text) == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert "(cloud.package)" in told
+    assert "#sha256=" in told
+    assert not (tmp_path / "out").exists()
+    # SkyPilot brings the folder's files to the machine.
+    assert render("skypilot", tmp_path / "sky", text) == 0
+    assert render("cloud-init", tmp_path / "out", text, "--package", OTHER) == 0
+    files = {row["path"]: row["content"] for row in laid(tmp_path / "out")}
+    assert "a" * 64 in files["/usr/local/sbin/kimi-install"]
+    assert not (tmp_path / "out" / "upload.sh").exists()
 
 
 def test_nothing_that_ends_the_machine_is_told(

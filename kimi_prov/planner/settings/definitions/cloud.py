@@ -54,10 +54,11 @@ VARIABLES: tuple[Variable, ...] = (
     define(
         _CLOUD,
         "cloud_package",
-        "text",
+        "wheel",
         None,
-        "https://files.example.com/kimi_prov-1.0-py3-none-any.whl",
-        "The package that pip installs as kimi-prov on the machine. Not set: this version.",
+        f"https://files.example.com/kimi_prov-1.0-py3-none-any.whl#sha256={'0' * 64}",
+        "The wheel of kimi-prov that the machine installs, with its SHA-256. Not set: the one that "
+        "renders; for cloud-init from the bucket of the weights.",
     ),
     define(
         _CLOUD,

@@ -16,6 +16,7 @@ Kind = Literal[
     "interval",  # a time with its unit: 90s, 30m, 2h
     "url",  # http or https
     "proxy",  # a proxy's URL, which may carry a user and a password
+    "wheel",  # the URL of a wheel, with its digest
     "source",  # where weights come from
     "links",  # a URL, or a directory on the control machine
     "file",  # a file on the control machine

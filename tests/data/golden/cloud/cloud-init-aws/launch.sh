@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 name=${1:-kimi}
 ./check.sh
+./upload.sh
 echo 'trying p6-b200.48xlarge in us-east-2, on demand' >&2
 aws ec2 run-instances --region us-east-2 --instance-type p6-b200.48xlarge \
   --image-id ami-0123456789abcdef0 --user-data file://user-data \

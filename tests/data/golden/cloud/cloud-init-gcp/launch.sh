@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 name=${1:-kimi}
 ./check.sh
+./upload.sh
 echo 'trying a3-highgpu-8g in us-central1-a, spot' >&2
 gcloud compute instances create "$name" --zone us-central1-a --machine-type a3-highgpu-8g \
   --provisioning-model SPOT --instance-termination-action DELETE \
