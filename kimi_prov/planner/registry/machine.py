@@ -300,7 +300,7 @@ DEFINITIONS = (
         title="A recorded file is damaged",
         severities=("warning",),
         source="facts.recorded.damaged",
-        remedy="none",
+        remedy="depends",
         concerns="deployment",
     ),
     Definition(
@@ -308,7 +308,7 @@ DEFINITIONS = (
         title="The recording does not tell a part that decides",
         severities=("warning",),
         source="facts.recorded: the files that were read, and what is in none of them",
-        remedy="none",
+        remedy="depends",
     ),
     Definition(
         "tuning.governor",

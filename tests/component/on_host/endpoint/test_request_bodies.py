@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_site import Site
+from waiting import until
 
 if TYPE_CHECKING:
     from running_proxy import Proxy
@@ -61,7 +62,8 @@ def test_a_body_above_the_planned_size_is_refused_with_both_figures(make_proxy: 
     assert f"{MOST + 1} bytes" in error["message"]
     assert f"the most is {MOST}" in error["message"]
     assert len(engine.seen) == 1
-    assert f"POST {CHAT} 413" in proxy.log
+    # The proxy writes its log a moment later.
+    assert until(lambda: f"POST {CHAT} 413" in proxy.log)
 
 
 @pytest.mark.parametrize("length", [2**31 + 1, 2**32 + 1, 2**63 + 1, 10**30])

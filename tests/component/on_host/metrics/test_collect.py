@@ -47,7 +47,8 @@ def shown(paths: Paths) -> dict[str, float]:
 def entry(paths: Paths, number: int, **fields: Any) -> None:
     folder = paths.history / f"{number:04d}"
     folder.mkdir(parents=True)
-    (folder / "entry.json").write_text(json.dumps(fields))
+    head = {"schema": "kimi-prov/history-entry/v1", "number": number, "kind": "apply"}
+    (folder / "entry.json").write_text(json.dumps({**head, **fields}))
 
 
 def test_the_mark_of_verified_weights_counts_and_nothing_else(paths: Paths) -> None:
