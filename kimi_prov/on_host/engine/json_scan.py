@@ -67,6 +67,8 @@ _NESTED = ("messages", "input")
 _OF_OBJECTS = (*_NESTED, "tools")
 # Levels that are open where a list is a member of the outermost object.
 _DIRECT = 2
+# Levels that are open within one of the messages.
+_MESSAGE = 3
 _ARGUMENTS = "arguments"
 # A longer name is none that is looked for, also where each character is escaped.
 _MAX_NAME_BYTES = 200
@@ -95,6 +97,8 @@ class Scan:
         self._is_inner = outer is not None
         self._open = bytearray()
         self._numbers = 0
+        # Whether the present message has a role.
+        self._has_role = False
         # The last string, if nothing came after it; and the name whose value comes next.
         self._string: Span | None = None
         self._name: str | None = None
@@ -129,6 +133,8 @@ class Scan:
             self._close(first, start)
             return at
         self._add_value(self._text[start:at] if at - start <= _MAX_NUMBER_BYTES else b"")
+        if self._is_in_messages(_DIRECT) and first != _OBJECT:
+            raise _make_message_error()
         if first == _QUOTE:
             at = yield from self._read_string(start, name)
         elif first in _OPENS:
@@ -192,11 +198,21 @@ class Scan:
         if not self._open and bracket == _OBJECT:
             self.root = start
         self._open.append(bracket)
+        self._has_role = self._has_role and not self._is_in_messages(_MESSAGE)
         self.depth = max(self.depth, len(self._open))
         if self.depth > self._limits.depth:
             raise TooMuchError(f"The request has more than {self._limits.depth} levels of JSON.")
 
+    def _is_in_messages(self, level: int) -> bool:
+        """Whether so many levels are open, and they lead to the messages of a chat."""
+        if self._member != "messages" or len(self._open) != level or self._is_inner:
+            return False
+        return self._open[1] == _LIST
+
     def _close(self, bracket: int, start: int) -> None:
+        if self._is_in_messages(_MESSAGE) and not self._has_role:
+            # The engine would write 15 errors about each of them.
+            raise _make_message_error()
         if not self._open or self._open.pop() != _PAIRS[bracket]:
             raise _EndError
         if not self._open:
@@ -209,6 +225,9 @@ class Scan:
         if name is None or self._open[-1] != _OBJECT:
             raise _EndError
         self._name = self._read_name(name)
+        self._has_role = self._has_role or (
+            self._name == "role" and self._is_in_messages(_MESSAGE)
+        )
         if len(self._open) == 1:
             self._end_member(name.start)
             self._member, self._member_at = self._name, at
@@ -242,6 +261,10 @@ class Scan:
         inner = Scan(text.encode("utf-8", "surrogatepass"), self._limits, outer=self)
         yield from inner.run()
         self.values = inner.values
+
+
+def _make_message_error() -> TooMuchError:
+    return TooMuchError("messages: expected objects with a role.", "messages")
 
 
 def _match_end(pattern: re.Pattern[bytes], text: bytes, at: int, end: int) -> int:

@@ -149,7 +149,7 @@ def test_a_stream_counts_and_the_client_gets_no_usage_that_it_did_not_want(
     db: Any, tmp_path: Path
 ) -> None:
     engine = Engine(*STREAM)
-    body = {"stream": True, "messages": [{"content": "ü" * 9}]}
+    body = {"stream": True, "messages": [{"role": "user", "content": "ü" * 9}]}
     [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
     options = {"include_usage": True, "continuous_usage_stats": True}
     assert engine.bodies == [{**body, "stream_options": options}]

@@ -143,7 +143,8 @@ def test_the_gate_of_a_job_or_a_pod_holds_it(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"messages": [{}] * 30}, "messages has more than 20 items"),
+        ({"messages": [{"role": "user"}] * 30}, "messages has more than 20 items"),
+        ({"messages": [{}]}, "messages: expected objects with a role"),
         ({"x": [0] * 200}, "more than 90 JSON names and values"),
         ({"x": [[[[[[[0]]]]]]]}, "more than 5 levels"),
         ({"messages": "a" * 9000}, "expected an array"),

@@ -59,8 +59,8 @@ def sliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("sliced")
 @given(value=JSON, escaped=st.booleans(), indent=OPTIONS)
 def test_it_counts_what_the_parser_finds(value: Any, escaped: bool, indent: int | None) -> None:
-    if isinstance(value, dict) and isinstance(value.get("messages"), str):
-        del value["messages"]
+    if isinstance(value, dict) and isinstance(value.get("messages"), str | list):
+        value["other"] = value.pop("messages")
     text = json.dumps(value, ensure_ascii=escaped, indent=indent)
     data = text.encode("utf-8", "surrogatepass")
     scan = scanned(data)
@@ -102,7 +102,12 @@ def test_a_field_is_found_where_the_parser_finds_it(text: str) -> None:
         ('{"x":[' + "0," * 99 + "0]}", "more than 50 JSON names and values"),
         ("[" * 11 + "]" * 11, "more than 10 levels"),
         ("[" * 99, "more than 10 levels"),
-        ('{"messages":[' + "{}," * 20 + "{}]}", "more than 20 items"),
+        ('{"input":[' + "{}," * 20 + "{}]}", "more than 20 items"),
+        ('{"messages":[{"role":"user"},{}]}', "expected objects with a role"),
+        ('{"messages":[{"content":{"role":"user"}}]}', "expected objects with a role"),
+        ('{"messages":[{"role":"user"},{"content":"a"}]}', "expected objects with a role"),
+        ('{"messages":[{"role":"user"},[]]}', "expected objects with a role"),
+        ('{"messages":["a"]}', "expected objects with a role"),
         ('{"input":[{"content":[' + "0," * 20 + "0]}]}", "more than 20 items"),
         ('{"tools":[' + "0," * 20 + "0]}", "tools has more than 20 items"),
         ('{"stop":[' + '"a",' * 20 + "0]}", "stop has more than 20 items"),
@@ -128,6 +133,8 @@ def test_each_bound_is_held_and_told(text: str, said: str) -> None:
         {"prompt": [[1] * 20, [2] * 20]},
         {"tools": [{"function": {"parameters": {"enum": ["a"] * 30}}}]},
         {"messages": [{"role": "user", "content": "[{}," * 99}] * 5},
+        {"messages": [{"content": [{"text": "a"}], "role": "user"}, {"\u0072ole": "tool"}]},
+        {"a": {"messages": [1]}, "m": [{"arguments": '{"messages": [1]}'}]},
     ],
 )
 def test_what_is_cheap_to_check_is_bounded_as_values_alone(body: object) -> None:
