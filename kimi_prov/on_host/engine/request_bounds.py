@@ -7,7 +7,7 @@ as much time in between as it took.
 
 Decides: which requests an engine reads, and how many at once.
 Applied by: playbooks/site.yml.
-Held by: tests/component/on_host/engine/test_request_bounds.py.
+Held by: tests/component/on_host/engine/test_request_bounds.py, tests/lab/test_large_requests.py.
 """
 
 from __future__ import annotations
