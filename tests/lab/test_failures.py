@@ -111,7 +111,7 @@ def test_an_operating_system_that_nobody_tried(virgin_host: Host) -> None:
 
 
 def test_a_model_that_nobody_knows(virgin_host: Host, told) -> None:  # type: ignore[no-untyped-def]
-    refused(virgin_host.apply("-e", told(kimi_model="kimi-k2-lob")), 2, "kimi-k2-lab")
+    refused(virgin_host.apply("-e", told(kimi_model="kimi-k26")), 2, "did you mean kimi-k2.6")
 
 
 def test_a_variable_that_nobody_knows_is_named_with_its_line(

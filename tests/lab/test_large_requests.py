@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 MODEL = b'{"model":"kimi-k2-lab","max_tokens":1,'
+# With a role, so that the engine itself writes errors about each of its fields.
+WRONG = b'{"role":"user","content":1,"name":1,"tool_calls":1}'
 USER = b'{"role":"user","content":"hi"}'
 # As many as one key sends at once here, and for how long each body is sent.
 AT_ONCE, SECONDS = 4, 10.0
@@ -51,7 +53,8 @@ def bodies(most: int) -> dict[str, tuple[bytes, int]]:
     triples = b"[[],[],[]]"
     return {
         "the largest, valid and deeply nested": (padded, 200),
-        "as many items as may be, each wrong": (listed(b"messages", b"{}", 1_990), 400),
+        "as many items as may be, each wrong": (listed(b"messages", WRONG, 1_990), 400),
+        "as many items as may be, none with a role": (listed(b"messages", b"{}", 1_990), 400),
         "the largest text": (text + b"\\n" * ((most - len(text) - 4) // 2) + b'"}]}', 400),
         "nested, as large as may be": (listed(b"messages", triples, most // 11 - 10), 400),
         "larger than may be": (listed(b"messages", triples, 20 * most // 11), 413),
