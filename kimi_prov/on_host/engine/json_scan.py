@@ -225,9 +225,7 @@ class Scan:
         if name is None or self._open[-1] != _OBJECT:
             raise _EndError
         self._name = self._read_name(name)
-        self._has_role = self._has_role or (
-            self._name == "role" and self._is_in_messages(_MESSAGE)
-        )
+        self._has_role = self._has_role or (self._name == "role" and self._is_in_messages(_MESSAGE))
         if len(self._open) == 1:
             self._end_member(name.start)
             self._member, self._member_at = self._name, at
