@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from kimi_prov.catalog.names import read_gpu_words
 from kimi_prov.contract import clean_text
 from kimi_prov.facts import seller_words, spec_prices
 from kimi_prov.facts.seller_words import Part, SellerWordsError
@@ -92,10 +91,13 @@ class Offer:
 def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     """Return the sheet of a pasted offer; `name` is the machine's where the offer has none."""
     offer = Offer({"schema": _SCHEMA, "name": name})
-    for position, line in enumerate(text.splitlines()[:_MAX_LINES], start=1):
+    lines = text.splitlines()
+    for position, line in enumerate(lines[:_MAX_LINES], start=1):
         plain = clean_text.clean_line(line)[: seller_words.MAX_LENGTH].strip()
         if plain and not _read_line(plain, position, catalogue, offer):
             offer.unread.append((position, plain))
+    if len(lines) > _MAX_LINES:
+        offer.unread.append((_MAX_LINES + 1, f"this line and those after it, to {len(lines)}"))
     return offer
 
 
@@ -199,12 +201,9 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     many, model = _split_part(phrase, _GPU)
     row = catalogue.match_gpu(model)
-    words = read_gpu_words(model)
     if row is None and not re.search(r"\d", model):
         return False
-    count = many or words.boards or 1
-    if many and words.boards and many != words.boards:
-        count = many * words.boards
+    count = seller_words.count_gpus(many, model) or 1
     offer.sheet.setdefault("gpus", []).append({"model": row.name if row else model, "count": count})
     return True
 
@@ -214,9 +213,7 @@ def _read_memory(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
         part = seller_words.parse_memory(_MONEY.sub(" ", phrase))
     except SellerWordsError:
         return False
-    if part.pop("per_socket", False):
-        key = "dimms" if "dimms" in part else "total_gb"
-        part[key] *= offer.sheet.get("cpu", {}).get("sockets", 1)
+    seller_words.count_all_modules(part, offer.sheet.get("cpu", {}).get("sockets", 1))
     known = offer.sheet.get("memory")
     offer.sheet["memory"] = _add_memory(known, part) if known else part
     return True

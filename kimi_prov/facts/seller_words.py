@@ -14,6 +14,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kimi_prov.catalog.names import read_gpu_words
 from kimi_prov.facts.written_numbers import parse_number
 
 if TYPE_CHECKING:
@@ -130,6 +131,18 @@ def split_count(text: str) -> tuple[int | None, str]:
     return int(after[2]), after[1].strip()
 
 
+def count_gpus(many: int | None, model: str) -> int | None:
+    """Return the GPUs of so many cards or boards: "2x HGX H100 8-GPU" are 16."""
+    board = read_gpu_words(model).boards
+    return many * board if many and board and many != board else many or board
+
+
+def count_all_modules(memory: Part, sockets: int) -> None:
+    """Count the memory of all sockets where the text counts that of one."""
+    if memory.pop("per_socket", False):
+        memory["dimms" if "dimms" in memory else "total_gb"] *= sockets
+
+
 def parse_memory(text: str) -> Part:
     """Return modules and their size or the total, speed and type of memory.
 
@@ -164,7 +177,7 @@ def _combine_sizes(sizes: list[_Sized], counted: re.Match[str] | None) -> Part:
     if not modules:
         if counted is None or totals[-1] % int(counted[1]):
             return {"total_gb": totals[-1]}
-        return {"dimms": int(counted[1]), "dimm_gb": _to_int_if_whole(totals[-1] / int(counted[1]))}
+        return {"dimms": int(counted[1]), "dimm_gb": round_size(totals[-1] / int(counted[1]))}
     total = sum((count or 0) * gb for count, gb in modules)
     if totals and not _is_near(totals[-1], total):
         written = ", ".join(f"{count} x {gb:g} GB" for count, gb in modules)
@@ -235,12 +248,13 @@ def _read_gb(size: re.Match[str], tera: int) -> float | None:
         raise SellerWordsError(value)
     if value is None:
         return None
-    near = round(value * tera ** _UNITS[size[2][0].lower()], 6)
-    return _to_int_if_whole(near)
+    return round_size(value * tera ** _UNITS[size[2][0].lower()])
 
 
-def _to_int_if_whole(value: float) -> float:
-    return int(value) if float(value).is_integer() else value
+def round_size(value: float) -> float:
+    """Write 3840.0000000000005 as 3840."""
+    near = round(value, 6)
+    return int(near) if float(near).is_integer() else near
 
 
 def parse_nics(text: str) -> list[Part]:
@@ -265,7 +279,7 @@ def _parse_nic(text: str) -> Part:
     inner = _PORTS_BEFORE.search(rest[: speed.start()]) if speed else None
     many *= (count or 1) * (int(inner[1]) if inner else 1)
     value = float(speed[1]) if speed else float(_RATES[rate[1].lower()]) if rate else 0.0
-    part: Part = {"speed_gbit_s": _to_int_if_whole(value)}
+    part: Part = {"speed_gbit_s": round_size(value)}
     said = count is not None or inner is not None or ports is not None
     return part | ({"count": many} if said else {})
 

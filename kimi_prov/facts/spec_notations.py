@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.names import format_value, read_gpu_words
+from kimi_prov.catalog.names import format_value
 from kimi_prov.facts import seller_words, spec_prices
 from kimi_prov.facts.rewritten import Rewritten
 from kimi_prov.facts.written_numbers import DOTTED, describe_ambiguity, parse_number, strip_unit
@@ -151,8 +151,11 @@ def rewrite_sheet(
     for key, part in _PARTS.items():
         if key in sheet:
             sheet[key] = part(sheet[key], (key,), rewritten)
-    _count_all_modules(sheet)
     rewritten.sheet = _rewrite_numbers(sheet, schema, schema, (), rewritten, spelling)
+    memory, cpu = (rewritten.sheet.get(key) for key in ("memory", "cpu"))
+    sockets = cpu.get("sockets", 1) if isinstance(cpu, dict) else 1
+    if isinstance(memory, dict) and isinstance(sockets, int):
+        seller_words.count_all_modules(memory, sockets)
     return rewritten
 
 
@@ -208,16 +211,6 @@ def _move_prices(sheet: dict[Any, Any], rewritten: Rewritten) -> None:
     if keys and (price is None or isinstance(price, dict)):
         sheet["price"] = {**(price or {}), **{key: sheet.pop(key) for key in keys}}
         rewritten.written |= {("price", key): (key,) for key in keys}
-
-
-def _count_all_modules(sheet: dict[Any, Any]) -> None:
-    """Count the modules of all sockets where the text counts those of one."""
-    memory, cpu = sheet.get("memory"), sheet.get("cpu")
-    if isinstance(memory, dict) and memory.pop("per_socket", False) and isinstance(cpu, dict):
-        sockets = cpu.get("sockets", 1)
-        key = "dimms" if "dimms" in memory else "total_gb"
-        if isinstance(sockets, int):
-            memory[key] *= sockets
 
 
 def _make_model_rewriter(
@@ -334,13 +327,7 @@ def _convert_to_gb(size: re.Match[str], tera: int, path: Key, rewritten: Rewritt
             size_value or f"wanted a size such as 3.84 TB, found {format_value(size[0])}",
         )
         return 1
-    return _round_float(size_value * (tera if size[2].lower().startswith("t") else 1))
-
-
-def _round_float(value: float) -> float:
-    """Write 3840.0000000000005 as 3840."""
-    near = round(value, 6)
-    return int(near) if float(near).is_integer() else near
+    return seller_words.round_size(size_value * (tera if size[2].lower().startswith("t") else 1))
 
 
 def _rewrite_size(
@@ -378,7 +365,7 @@ def _convert_size(value: Any, factor: float, tera: int, path: Key, rewritten: Re
         return 1
     if isinstance(amount, bool) or not isinstance(amount, (int, float)) or factor == 1:
         return amount
-    return _round_float(amount * factor)
+    return seller_words.round_size(amount * factor)
 
 
 def _rewrite_disk(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
@@ -423,11 +410,8 @@ def _is_gpu_name(text: str) -> bool:
 def _parse_gpu(text: str) -> seller_words.Part:
     """Split "8x H200", "HGX B200 8-GPU" and "2x HGX H100 8-GPU" into model and number."""
     many, model = seller_words.split_count(text)
-    board = read_gpu_words(model).boards
-    if board and many and board != many:
-        many *= board
-    many = many or board
-    return {"model": model} | ({"count": many} if many is not None else {})
+    count = seller_words.count_gpus(many, model)
+    return {"model": model} | ({"count": count} if count is not None else {})
 
 
 def _rewrite_link(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
@@ -461,7 +445,7 @@ def _rewrite_link(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: 
         rewritten.add_fault(path, problem)
         return {"kind": "ethernet"}
     part: seller_words.Part = {"kind": kinds.pop()}
-    part |= {"speed_gbit_s": _round_float(float(speed[1]))} if speed else {}
+    part |= {"speed_gbit_s": seller_words.round_size(float(speed[1]))} if speed else {}
     part |= {"speed_gbit_s": rates[0]} if rates else {}
     return part | ({"count": many} if many is not None else {})
 

@@ -203,6 +203,14 @@ def test_what_was_not_understood_stands_below_with_its_line(tmp_path: Path) -> N
     assert "#   line 8: 6 | 2800W Titanium PSU" in ended.out
 
 
+def test_lines_beyond_the_bound_are_said_to_be_unread(tmp_path: Path) -> None:
+    path = tmp_path / "offer.txt"
+    path.write_text("2x EPYC 9654\n" * 2 + "\n" * 500 + "1 TB RAM\n", encoding="utf-8")
+    assert (
+        "line 401: this line and those after it, to 503" in run(tmp_path, "--text", str(path)).out
+    )
+
+
 def test_json_has_the_sheet_and_the_lines(tmp_path: Path) -> None:
     path = tmp_path / "offer.txt"
     path.write_text("2x EPYC 9654\nfree delivery\n", encoding="utf-8")

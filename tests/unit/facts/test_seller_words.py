@@ -70,6 +70,15 @@ def test_memory(
         assert memory["dimms"][0]["speed_mt_s"] == speed
 
 
+def test_modules_of_one_socket_are_counted_for_each_however_the_sockets_are_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "offer.yml"
+    text = 'cpu: {model: EPYC 9654, sockets: "2"}\nmemory: 12x 64GB per CPU\n'
+    path.write_text(text, encoding="utf-8")
+    assert spec.read_sheet(path, load_catalogue())["memory"]["total_bytes"] == 1536 * GIB
+
+
 def test_memory_that_was_set_slower_runs_so(tmp_path: Path) -> None:
     memory = read(tmp_path, memory="24x 64 GB DDR5-5600 running at 4400 MT/s")["memory"]
     assert memory["dimms"][0]["configured_mt_s"] == 4400
