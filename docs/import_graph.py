@@ -42,7 +42,7 @@ LAYERS = (
 ROOMS = {
     "on_host": (
         "system",
-        "endpoint monitor probe web",
+        "endpoint monitor probe troubles web",
         "destroy engine usage weights",
         "acceptance driver group keys kt lifecycle watchdog",
         "bench cloud cluster converged proxy",

@@ -421,7 +421,7 @@ def format_path(path: Key) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return clean_text.clean_row(text)
+    return clean_text.clean_line(text)
 
 
 class SourceText:

@@ -47,6 +47,7 @@ from kimi_prov.catalog.pythons import Interpreter
 from kimi_prov.catalog.row_files import HERE, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
+from kimi_prov.catalog.troubles import TroubleRow
 from kimi_prov.catalog.versions import find_verdict
 from kimi_prov.catalog.web import WebUi
 
@@ -164,6 +165,11 @@ class Catalogue:
     def groups(self) -> tuple[GroupRecipe, ...]:
         """Published layouts over several hosts."""
         return self._rows("groups", GroupRecipe, ("id",))
+
+    @cached_property
+    def troubles(self) -> tuple[TroubleRow, ...]:
+        """Troubles that are known by the lines of logs."""
+        return self._files.rows_of_folder("troubles", TroubleRow, "id")
 
     @cached_property
     def locks(self) -> dict[str, str]:

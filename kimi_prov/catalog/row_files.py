@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -28,6 +29,9 @@ from kimi_prov import documents
 from kimi_prov.catalog.names import find_nearest, format_value
 from kimi_prov.documents import Document, Key, find_line, format_path
 from kimi_prov.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
 
 HERE = Path(__file__).resolve().parent
 _T = TypeVar("_T")
@@ -73,6 +77,21 @@ class Files:
             )
         except FaultError as fault:
             raise self._error(fault) from None
+
+    def rows_of_folder(self, folder: str, kind: type[_T], key: str) -> tuple[_T, ...]:
+        """Return the rows of every file in a folder; the site's rows replace ours by their key.
+
+        Each file is a list of whole rows.
+        """
+        known: dict[str, _T] = {}
+        folders = [HERE / folder, *([self.overlay / folder] if self.overlay else [])]
+        paths = [path for one in folders for path in sorted(one.glob("*.yaml"))]
+        try:
+            for path in paths:
+                known.update(dict(_make_records(path, kind, key, known)))
+        except FaultError as fault:
+            raise self._error(fault) from None
+        return tuple(known.values())
 
     def _merged(
         self, file: str, section: str, key: tuple[str, ...]
@@ -145,7 +164,7 @@ class Files:
 
     def _error(self, fault: FaultError) -> UserError:
         file, path = fault.place.file, fault.place.path
-        ours = file.parent == HERE
+        ours = HERE in file.parents
         line = find_line(_read_file(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
         key = f"{format_path(path)}: " if path else ""
@@ -211,7 +230,7 @@ def _read_change_time(path: Path) -> int:
 
 @cache
 def _parse_file(path: Path, _changed: int) -> Any:  # noqa: ANN401
-    return _read_file(path).yaml(_suggest_fix(path), ours=path.parent == HERE)
+    return _read_file(path).yaml(_suggest_fix(path), ours=HERE in path.parents)
 
 
 def _read_file(path: Path) -> Document:
@@ -222,6 +241,22 @@ def _read_file(path: Path) -> Document:
 
 def _suggest_fix(path: Path) -> str:
     return f"correct {path}"
+
+
+def _make_records(
+    path: Path, kind: type[_T], key: str, known: Container[str]
+) -> Iterator[tuple[str, _T]]:
+    rows = _parse_file(path, _read_change_time(path))
+    if not isinstance(rows, list):
+        raise FaultError(Location(path, ()), "wanted a list of rows")
+    for index, row in enumerate(rows):
+        location = Location(path, (index,))
+        keys = row if isinstance(row, dict) else {}
+        places = RowLocations(location, {name: location.down(name) for name in keys})
+        if keys.get(key) in known and HERE in path.parents:
+            raise FaultError(location, f"{format_value(keys.get(key))} is there twice")
+        record = make_record(kind, row, places)
+        yield getattr(record, key), record
 
 
 def _read_section(path: Path, section: str) -> list[Any]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
 from kimi_prov import __version__
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands.common import (
     file_transfer,
     gateway_faults,
@@ -19,37 +25,124 @@ from kimi_prov.commands.common import (
     host_reports,
     playbook_run,
 )
-from kimi_prov.commands.common.options import PATH, add_inventory_options
+from kimi_prov.commands.common.options import (
+    LIMIT,
+    PATH,
+    add_options,
+    add_output_options,
+    add_playbook_options,
+)
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.operate.diagnosis import bundle, evidence, rules
+from kimi_prov.on_host.troubles.scan import Patterns, Scanner
+from kimi_prov.operate.diagnosis import bundle, evidence, log_answer, log_files, rules
 from kimi_prov.runner import redaction
 from kimi_prov.show.text import diagnose as diagnose_text
+from kimi_prov.show.text import diagnose_log as log_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.runner.redaction import Masker
     from kimi_prov.show.output import Output
 
+# Seconds after which reading shows a bar.
+_BAR_AFTER_S = 3
+
 
 @click.command()
-@add_inventory_options(
+@add_options(
+    click.argument("path", type=PATH, metavar="[INVENTORY]", required=False),
+    click.option(
+        "--log",
+        "logs",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help="A log, folder of logs or bundle to read in place of hosts; - for standard input.",
+    ),
+    LIMIT,
     click.option(
         "--to",
         type=PATH,
         metavar="FILE",
         help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
     ),
+    add_output_options,
+    add_playbook_options,
 )
-def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
-    """Write a bundle for a bug report, and report known faults in logs and metrics.
+def diagnose(
+    path: Path | None,
+    logs: tuple[Path, ...],
+    options: PlaybookOptions,
+    output: Output,
+    to: Path | None,
+) -> ExitCode:
+    """Find the cause of what went wrong, on hosts or in any log.
 
-    The bundle has facts, plan, units, logs, metrics and versions of each host, secrets masked; only
-    you may read it. Exits 3 for a fault that keeps the model from serving.
+    With an INVENTORY it also writes a bundle for a bug report: facts, plan, units, logs, metrics
+    and versions of each host, secrets masked; only you may read it. Exits 3 for a fault that keeps
+    the model from serving.
+
+    With --log it reads files alone: the output of journalctl, dmesg, docker logs, kubectl logs, a
+    SLURM job or an engine. Nothing leaves this computer. Exits 1 where it recognises a fault.
     """
     output.check()
+    if logs:
+        return _diagnose_logs(path, logs, output, to)
+    if path is None:
+        raise UserError(
+            "diagnose: neither an inventory nor a log is named",
+            fix="kimi-prov diagnose INVENTORY, or kimi-prov diagnose --log FILE",
+        )
+    return _diagnose_hosts(path, options, output, to)
+
+
+def _diagnose_logs(
+    path: Path | None, logs: tuple[Path, ...], output: Output, to: Path | None
+) -> ExitCode:
+    if path is not None or to is not None:
+        raise UserError(
+            "diagnose --log reads files alone: it takes no inventory and writes no bundle",
+            fix=f"kimi-prov diagnose --log {shlex.quote(str(logs[0]))}",
+        )
+    scanner = Scanner(Patterns(load_catalogue().troubles))
+    with _show_progress(log_files.count_bytes(logs)) as advance:
+        for name, lines in log_files.read_logs(logs, advance):
+            scanner.begin(name)
+            for line in lines:
+                scanner.read(line)
+    answer = log_answer.build_answer(scanner, redaction.Masker().mask)
+    output.write(
+        answer.document,
+        lambda: log_text.format_text(answer.document, answer.followed, answer.around),
+    )
+    return ExitCode.FAILED if answer.document["findings"] else ExitCode.OK
+
+
+@contextmanager
+def _show_progress(size: int) -> Iterator[Callable[[int], None]]:
+    """Yield what takes the bytes that were read, and shows a bar at a terminal after a while."""
+    began = time.monotonic()
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("reading", total=size or None)
+
+    def advance(count: int) -> None:
+        if sys.stderr.isatty() and time.monotonic() - began > _BAR_AFTER_S:
+            bar.start()
+        bar.advance(task, count)
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _diagnose_hosts(
+    path: Path, options: PlaybookOptions, output: Output, to: Path | None
+) -> ExitCode:
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = f"kimi-diagnose-{when}"
     file = to or Path(f"{name}.tar.gz")

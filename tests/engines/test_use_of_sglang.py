@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -195,6 +196,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             running.wait()
 
 
+def name_key(*parts: object) -> str:
+    """Return a name that a key may have."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(map(repr, parts))).strip("-")
+
+
 def events(text: str) -> list[Any]:
     """The events of a stream in order."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
@@ -221,7 +227,7 @@ def test_what_is_counted_is_what_the_client_is_told(
     body = {**ASKED[path], **more, "stream": streams}
     if streams and path.endswith("completions"):
         body["stream_options"] = {"include_usage": True}
-    key = f"told {form} {streams}".replace("/", ".")
+    key = name_key("told", form, streams)
     status, text = engine.ask(path, body, key)
     assert status == 200, text
     prompt, completion = told(text, streams=streams)
@@ -234,14 +240,14 @@ def test_what_is_counted_is_what_the_client_is_told(
 def test_a_stream_looks_as_if_nobody_counted(engine: Engine, path: str, wish: Any) -> None:
     """However a client says that it wants one: what the server takes for yes is a stream."""
     body = {**ASKED[path], "stream": wish}
-    key = f"silent {path} {wish!r}".replace("/", ".")
+    key = name_key("silent", path, wish)
 
     def shown(user: str) -> Stream:
         status, text = engine.ask(path, body, user)
         assert status == 200, text
         return Stream.of([document for document in events(text) if not document.get("usage")])
 
-    whole = engine.ask(path, ASKED[path], f"whole {path}".replace("/", "."))[1]
+    whole = engine.ask(path, ASKED[path], name_key("whole", path))[1]
     assert shown(key) == shown("verify")
     assert engine.used(key) == (1, *told(whole, streams=False))
     assert engine.used("verify") == (0, 0, 0)

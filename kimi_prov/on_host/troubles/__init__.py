@@ -1,0 +1,1 @@
+"""Find the cause of what went wrong in the lines of logs."""

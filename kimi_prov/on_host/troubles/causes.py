@@ -1,0 +1,172 @@
+"""Tell causes from what followed: by time, by the order of lines, and by what brings what.
+
+Decides: what `diagnose` recognises (which of the found troubles is the cause).
+Held by: tests/unit/on_host/troubles/test_trouble_causes.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kimi_prov.contract.troubles import list_effects
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.troubles.scan import Hit, Occurrence, Scanner
+
+# What follows, follows within half an hour; the kernel's line may come a little after an engine's.
+_FOLLOWS_S = 1800
+_LATE_S = 15
+_LATE_LINES = 60
+_RANKS = {"fault": 0, "symptom": 1}
+_CONFIDENCES = ("certain", "likely", "possible")
+_NAME = re.compile(r"<([a-z_]+)>")
+_MAX_VALUE = 120
+
+
+@dataclass
+class Cause:
+    """A trouble that nothing else in the logs explains, and what followed from it."""
+
+    hit: Hit
+    followed_by: list[Hit] = field(default_factory=list)
+    # The line with which the engine answered again, 0 where it did not.
+    over_at_line: int = 0
+
+    @property
+    def title(self) -> str:
+        """The row's title, with what the lines had."""
+        return _fill(self.hit.row.title, self.hit)
+
+    @property
+    def cause(self) -> str:
+        """What is wrong, and why the lines show it."""
+        text = _fill(self.hit.row.cause, self.hit)
+        if self.over_at_line:
+            text += f" The engine answered again afterwards (line {self.over_at_line})."
+        return text
+
+    @property
+    def fix(self) -> str:
+        """What to do."""
+        return _fill(self.hit.row.fix, self.hit)
+
+
+@dataclass
+class Diagnosis:
+    """The causes, the surest first; and the lines that are harmless."""
+
+    causes: list[Cause]
+    harmless: list[Hit]
+
+
+def find_causes(scanner: Scanner) -> Diagnosis:
+    """Return what the lines that were read tell."""
+    hits = scanner.list_hits()
+    harmless = [hit for hit in hits if hit.row.kind == "harmless"]
+    troubles = [hit for hit in hits if hit.row.kind != "harmless"]
+    explained = {id(hit): _find_explanation(hit, troubles) for hit in troubles}
+    causes = {
+        id(hit): Cause(hit, over_at_line=_find_recovery(hit, scanner))
+        for hit in troubles
+        if explained[id(hit)] is None and hit.row.kind != "consequence"
+    }
+    for hit in troubles:
+        root = _find_root(hit, explained)
+        if root is not hit and id(root) in causes:
+            causes[id(root)].followed_by.append(hit)
+    kept = _drop_vague(list(causes.values()))
+    effects = {effect for cause in kept for effect in _list_effects(cause.hit)}
+    return Diagnosis(
+        sorted(kept, key=_rank),
+        [hit for hit in harmless if hit.row.effect is None or hit.row.effect not in effects],
+    )
+
+
+def _find_explanation(hit: Hit, troubles: list[Hit]) -> Hit | None:
+    """Return the trouble that brought this one: of several the one that came last before it."""
+    able = [
+        other
+        for other in troubles
+        if other is not hit
+        and hit.row.effect in list_effects(other.row.leads_to)
+        and _is_before(other, hit)
+        and not (_is_cause_of(hit, other) and _is_first(hit, other))
+    ]
+    return max(able, key=lambda other: (-_get_rank(other), _start(other)), default=None)
+
+
+def _is_cause_of(one: Hit, other: Hit) -> bool:
+    """Whether one may have brought the other."""
+    return other.row.effect in list_effects(one.row.leads_to) and _is_before(one, other)
+
+
+def _is_first(one: Hit, other: Hit) -> bool:
+    """Whether, of two that may each have brought the other, this one is the cause."""
+    return (_get_rank(one), _start(one)) < (_get_rank(other), _start(other))
+
+
+def _get_rank(hit: Hit) -> int:
+    return _RANKS.get(hit.row.kind, 2)
+
+
+def _start(hit: Hit) -> int:
+    return hit.first[0].order
+
+
+def _is_before(one: Hit, other: Hit) -> bool:
+    """Whether a line of one stands shortly before a line of the other."""
+    return any(_is_soon_after(a, b) for a in one.occurrences for b in other.occurrences)
+
+
+def _is_soon_after(before: Occurrence, after: Occurrence) -> bool:
+    if before.time_s is not None and after.time_s is not None:
+        return -_LATE_S <= after.time_s - before.time_s <= _FOLLOWS_S
+    if before.source == after.source:
+        return before.line - after.line <= _LATE_LINES
+    return True
+
+
+def _find_root(hit: Hit, explained: dict[int, Hit | None]) -> Hit:
+    seen = {id(hit)}
+    while True:
+        above = explained[id(hit)]
+        if above is None or id(above) in seen:
+            return hit
+        hit = above
+        seen.add(id(hit))
+
+
+def _drop_vague(causes: list[Cause]) -> list[Cause]:
+    """Leave symptoms out where a cause is known that may have brought them at another time."""
+    effects = {e for one in causes if one.hit.row.kind == "fault" for e in _list_effects(one.hit)}
+    return [
+        one for one in causes if one.hit.row.kind == "fault" or one.hit.row.effect not in effects
+    ]
+
+
+def _list_effects(hit: Hit) -> set[str]:
+    own = {hit.row.effect} if hit.row.effect else set()
+    return list_effects(hit.row.leads_to) | own
+
+
+def _find_recovery(hit: Hit, scanner: Scanner) -> int:
+    end = hit.occurrences[-1]
+    ready = scanner.ready.get(end.source)
+    return ready.line if ready and ready.order > end.order else 0
+
+
+def _rank(cause: Cause) -> tuple[int, int, int]:
+    row = cause.hit.row
+    return _get_rank(cause.hit), _CONFIDENCES.index(row.confidence), _start(cause.hit)
+
+
+def _fill(text: str, hit: Hit) -> str:
+    """Put what the groups of the row matched in place of their names."""
+    return _NAME.sub(lambda name: _find_value(name, hit), " ".join(text.split()))
+
+
+def _find_value(name: re.Match[str], hit: Hit) -> str:
+    value = hit.values.get(name[1]) or hit.row.unknown.get(name[1])
+    return value[:_MAX_VALUE] if value else name[0]

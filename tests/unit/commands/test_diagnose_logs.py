@@ -1,0 +1,90 @@
+"""`kimi-prov diagnose --log`: the answer as JSON and text, and how the command ends."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import closed_form
+import pytest
+from command_line import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOST = (
+    "Feb  8 04:10:22 gpu-1 kernel: NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', "
+    "name=<unknown>, GPU has fallen off the bus."
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "engine.log"
+
+
+def document(*words: object) -> dict:
+    done = run("diagnose", *words, "--format", "json")
+    found = json.loads(done.stdout)
+    closed_form.validate(found, "diagnose-log")
+    return found
+
+
+def test_the_cause_stands_first_with_its_line_and_what_to_do(log: Path) -> None:
+    log.write_text(f"INFO fine\n{LOST}\n")
+    (finding,) = document("--log", log)["findings"]
+    assert finding["id"] == "diagnose.gpu_lost"
+    assert finding["evidence"] == [{"source": str(log), "line": 2, "text": LOST}]
+    assert "0000:c1:00" in finding["title"] + finding["cause"]
+    assert finding["fix"]
+
+
+def test_the_text_has_cause_and_fix_in_eighty_columns(log: Path) -> None:
+    log.write_text(LOST + "\n")
+    done = run("diagnose", "--log", log)
+    assert done.returncode == 1
+    assert "cause: " in done.stdout
+    assert "fix: " in done.stdout
+    lines = [line for line in done.stdout.splitlines() if str(log) not in line]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_log_without_a_trouble_ends_well(log: Path) -> None:
+    log.write_text("INFO fine\n")
+    done = run("diagnose", "--log", log)
+    assert (done.returncode, done.stdout) == (0, "Nothing wrong was recognised in these lines.\n")
+    assert document("--log", log)["first_error"] is None
+
+
+def test_an_unknown_error_is_shown_with_its_surroundings(log: Path) -> None:
+    log.write_text("before\nERROR the gadget broke\nafter\n")
+    done = run("diagnose", "--log", log)
+    assert done.returncode == 0
+    assert "> ERROR the gadget broke" in done.stdout
+    assert "before\n" in done.stdout
+    assert "after\n" in done.stdout
+    assert document("--log", log)["first_error"]["line"] == 2
+
+
+def test_secrets_of_a_line_are_masked(log: Path) -> None:
+    log.write_text("ERROR token hf_abcdefghijklmnop was refused by the gadget\n")
+    assert "hf_abc" not in run("diagnose", "--log", log).stdout
+    assert "********" in document("--log", log)["first_error"]["text"]
+
+
+def test_several_logs_are_read_as_one_trouble(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text(LOST + "\n")
+    log.write_text("INFO fine\n")
+    (finding,) = document("--log", log, "--log", other)["findings"]
+    assert finding["evidence"][0]["source"] == str(other)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--log", "absent.log"), ("x.ini", "--log", "y"), ("--log", "y", "--to", "z.tar.gz")],
+)
+def test_bad_input_ends_with_2(words: tuple[str, ...]) -> None:
+    done = run("diagnose", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
