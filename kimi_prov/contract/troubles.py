@@ -103,27 +103,27 @@ def list_effects(leads_to: tuple[str, ...]) -> set[str]:
     return effects
 
 
-def find_literal(pattern: str) -> str:
-    """Return the longest text that every match of an expression has, in small letters.
+def find_literals(pattern: str) -> tuple[str, ...]:
+    """Return for each alternative of an expression the longest text that its matches all have.
 
-    It looks at what stands outside of groups, classes and alternatives, and takes no digits. It
+    In small letters and without digits; it looks at what stands outside of groups and classes. It
     finds the lines that are worth the expression itself.
     """
-    runs, run, depth, at = [""], "", 0, 0
+    longest, run, depth, at = [""], "", 0, 0
     text = re.sub(r"\A\(\?[a-z]+\)", "", pattern)
     while at < len(text):
         sign, literal, at = _read_piece(text, at)
         depth += (sign == "(") - (sign == ")")
-        if sign == "|" and not depth:
-            return ""
         if sign in ("*", "?", "{"):
             run = run[:-1]
-        if sign or depth or literal.isdigit():
-            runs.append(run)
-            run = ""
-        else:
+        if not sign and not depth and not literal.isdigit():
             run += literal
-    return max([*runs, run], key=len).lower()
+            continue
+        longest[-1], run = max(longest[-1], run, key=len), ""
+        if sign == "|" and not depth:
+            longest.append("")
+    longest[-1] = max(longest[-1], run, key=len)
+    return tuple(one.lower() for one in longest)
 
 
 def _read_piece(text: str, at: int) -> tuple[str, str, int]:

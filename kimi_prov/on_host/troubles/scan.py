@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.troubles import Trouble, find_literal
+from kimi_prov.contract.troubles import Trouble, find_literals
 from kimi_prov.on_host.troubles.lines import MAX_LINE, LogLine, read_line
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class _Pattern:
     row: int
     use: str
     text: str
-    literal: str
+    literals: tuple[str, ...]
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
@@ -116,12 +116,14 @@ class Patterns:
     def __init__(self, rows: Iterable[Trouble]) -> None:
         self.rows = tuple(rows)
         patterns = [
-            _Pattern(at, use, text, find_literal(text))
+            _Pattern(at, use, text, find_literals(text))
             for at, row in enumerate(self.rows)
             for use, texts in _list_expressions(row)
             for text in texts
         ]
-        self._short = [(_shorten(one.literal.encode()), one) for one in patterns]
+        self._short = [
+            ([_shorten(literal.encode()) for literal in one.literals], one) for one in patterns
+        ]
         self._ready = [_shorten(text.encode()) for text in _READY_LITERALS]
         self._errors = [_shorten(text.encode()) for text in _ERROR_LITERALS]
         self._known: dict[bytes, tuple[tuple[_Pattern, ...], bool, bool]] = {}
@@ -134,7 +136,7 @@ class Patterns:
             if len(self._known) >= _MAX_KEYS:
                 self._known.clear()
             known = self._known[key] = (
-                tuple(pattern for short, pattern in self._short if short in key),
+                tuple(one for short, one in self._short if any(part in key for part in short)),
                 any(short in key for short in self._ready),
                 any(short in key for short in self._errors),
             )
@@ -193,7 +195,11 @@ class Scanner:
             if not patterns:
                 return
         text = low.decode("utf-8", "replace")
-        candidates = [one for one in patterns if one.literal in text and not self._is_tired(one)]
+        candidates = [
+            one
+            for one in patterns
+            if any(literal in text for literal in one.literals) and not self._is_tired(one)
+        ]
         ready = ready and any(words in text for words in _READY)
         if not (candidates or ready or error):
             return
