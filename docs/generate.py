@@ -1,6 +1,7 @@
 """Makes pages of docs, the manual page and the diagram from what the code defines: `make docs`.
 
-The rules, dashboards, consoles and pages of alerts too, from kimi_prov/monitoring.
+The rules, dashboards, consoles and pages of alerts too, from kimi_prov/monitoring, and the rows of
+troubles as machines have them, from kimi_prov/catalog/troubles.
 
 `--check` writes nothing, names each page that is stale and exits 1. Nothing of the product imports
 this file.
@@ -29,8 +30,10 @@ from manual import commands as all_commands
 from manual import page as manual
 from markup import anchor, table
 
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.cli import cli
 from kimi_prov.monitoring import generated
+from kimi_prov.on_host.troubles.rows import ROWS_FILE, pack_rows
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
 from kimi_prov.planner.registry.definition import CONCERNS, REMEDIES, SEVERITIES
 from kimi_prov.planner.settings.definitions import VARIABLES
@@ -69,6 +72,9 @@ def pages() -> dict[Path, str]:
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
         **generated.make_files(),
+        ROOT / "kimi_prov" / "on_host" / "troubles" / ROWS_FILE: pack_rows(
+            load_catalogue().troubles
+        ),
         **{SCHEMAS / name: text for name, text in document_schemas.format_shipped().items()},
     }
 

@@ -16,6 +16,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Rooms of this package: the code on the machine, and what it shares with the control side.
 _TRAVELS = ("contract", "on_host")
+# What these have: code, and rows of knowledge.
+_SUFFIXES = {".py", ".json"}
 # Any Python of a machine reads this, also Python 2: it has no newer syntax, and checks the version
 # before it imports anything newer.
 _MAIN = """\
@@ -68,8 +70,9 @@ def make_zipapp_bytes() -> bytes:
 def _list_members() -> dict[str, bytes]:
     """Return every file of the zipapp, in which `kimi_prov/__init__.py` is empty."""
     members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
-    for path in sorted(p for folder in _TRAVELS for p in (_PACKAGE / folder).rglob("*.py")):
-        members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()
+    for path in (path for folder in _TRAVELS for path in (_PACKAGE / folder).rglob("*.*")):
+        if path.suffix in _SUFFIXES:
+            members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()
     for path in _find_cpuinfo().glob("*.py"):
         members[f"cpuinfo/{path.name}"] = path.read_bytes()
     return members

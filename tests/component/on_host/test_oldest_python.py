@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.on_host.cluster import main as cluster
 from kimi_prov.on_host.pod import main as pod
@@ -44,3 +46,22 @@ def test_every_subcommand_imports_and_weights_are_fetched_and_read(tmp_path: Pat
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "1 file," in done.stdout
+
+
+READ_ROWS = """
+import json, re, sys
+sys.path.insert(0, sys.argv[1])
+from kimi_prov.on_host.troubles.rows import read_packed_rows
+rows = read_packed_rows()
+for row in rows:
+    for text in (*row.match, *row.also, *row.unless, *filter(None, [row.after])):
+        re.compile(text)
+print(json.dumps([row.id for row in rows]))
+"""
+
+
+def test_the_rows_of_troubles_travel_and_their_expressions_are_understood(tmp_path: Path) -> None:
+    archive = build_zipapp(tmp_path / "kimi-target.pyz")
+    command = [oldest() or sys.executable, "-I", "-W", "error", "-c", READ_ROWS, str(archive)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert json.loads(done.stdout) == [row.id for row in load_catalogue().troubles]
