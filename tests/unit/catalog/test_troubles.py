@@ -12,6 +12,7 @@ from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract.troubles import find_literals
 from kimi_prov.on_host.troubles.causes import Diagnosis, find_causes
 from kimi_prov.on_host.troubles.scan import Patterns, Scanner
+from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.troubles import TroubleRow
@@ -80,3 +81,8 @@ def test_a_row_that_is_told_says_what_to_do(name: str) -> None:
     assert bool(row.fix) or not told
     assert len(row.title) <= 90
     assert re.fullmatch(r"diagnose\.[a-z0-9_]+", name)
+
+
+def test_no_row_has_the_id_of_a_rule() -> None:
+    """Rules look at more than lines: counters, units, disks, the plan."""
+    assert set(ROWS) & set(DEFINITIONS) == set()
