@@ -52,10 +52,10 @@ def _find(
     _name: str,
     plan: MachinePlan,
     settings: Settings,
-    _facts: Facts,
-    _catalogue: Catalogue,
+    facts: Facts,
+    catalogue: Catalogue,
 ) -> Sequence[Finding]:
-    return findings.select_findings(plan, settings)
+    return findings.select_findings(plan, settings, facts, catalogue)
 
 
 def _describe(folder: Path, notes: int) -> str:

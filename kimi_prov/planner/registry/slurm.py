@@ -30,6 +30,22 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "slurm.gres",
+        title="The GPUs that the job asks for are not those of the plan",
+        severities=("blocker",),
+        source="sbatch --gres; the engine would end, or wait for GPUs that it never gets",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.gres_kind",
+        title="The job asks for other GPUs than the plan was made for",
+        severities=("warning",),
+        source="gres.conf: the site names its cards itself; names of the catalogue are compared",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
         "slurm.python",
         title="The nodes need Python {version}: the packages are pinned for it",
         severities=("info",),

@@ -437,6 +437,11 @@ def _make_pattern_parser(
     return parse
 
 
+def _parse_partition(value: object, occurrence: Occurrence, base: Path | None) -> str:
+    """Return a partition's name without the star that `sinfo` prints behind the default one."""
+    return str(_PARSERS["slurm"](value, occurrence, base)).removesuffix("*")
+
+
 _PARSERS: dict[str, Parser] = {
     "text": _parse_text,
     "choice": _parse_choice,
@@ -464,6 +469,7 @@ _PARSERS: dict[str, Parser] = {
     "slurm": _make_pattern_parser(
         _SLURM, "a name, or names joined as sbatch takes them, without spaces"
     ),
+    "partition": _parse_partition,
     "login": _make_pattern_parser(LOGIN, "USER@HOST, as ssh takes it"),
     "object": _parse_object_name,
     "image": _make_pattern_parser(

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
+from kimi_prov.render.slurm.gres import read_gres
 from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
@@ -45,7 +48,9 @@ def adjust_settings(settings: Settings) -> Settings:
     )
 
 
-def select_findings(plan: MachinePlan, settings: Settings) -> list[Finding]:
+def select_findings(
+    plan: MachinePlan, settings: Settings, facts: Facts, catalogue: Catalogue
+) -> list[Finding]:
     """Give the findings of a plan that is served by jobs.
 
     `settings` are the site's own, as they were before `adjust_settings`.
@@ -53,6 +58,9 @@ def select_findings(plan: MachinePlan, settings: Settings) -> list[Finding]:
     findings = Findings()
     findings.extend(planned.select_true(plan))
     _check_engine(plan, findings)
+    if not settings.auto("slurm_gres"):
+        _check_gres(plan, settings.slurm_gres, findings)
+        _check_gres_kind(settings.slurm_gres, facts, catalogue, findings)
     if (driver := planned.describe_driver(plan)) is not None:
         findings.add(
             "slurm.driver",
@@ -109,6 +117,48 @@ def _check_engine(plan: MachinePlan, findings: Findings) -> None:
             required="one engine for each job",
             fix="submit the server's job several times with fewer GPUs: kimi_slurm_gres",
         )
+
+
+def _check_gres(plan: MachinePlan, text: str, findings: Findings) -> None:
+    """Refuse generic resources with which the job would end, or run another plan."""
+    gres, planned_gpus = read_gres(text), len(plan["instances"][0]["gpus"])
+    problem = ""
+    if not gres.request:
+        problem = "no GPU is among them"
+    elif gres.slices:
+        problem = f"{gres.kind} are slices of GPUs (MIG), which share no memory"
+    elif "," in gres.kind:
+        problem = f"several kinds of GPUs: {gres.kind}"
+    elif gres.gpus < planned_gpus:
+        problem = f"{gres.gpus} GPU{'s' if gres.gpus != 1 else ''} of each node"
+    if problem and planned_gpus:
+        findings.add(
+            "slurm.gres",
+            observed=f"kimi_slurm_gres: {text}: {problem}",
+            required=f"{planned_gpus} whole GPUs of one kind on each node, as the plan uses them",
+            fix=f"set kimi_slurm_gres: gpu:{planned_gpus}, or describe a node with the GPUs that "
+            "a job gets; sinfo -N -o '%N %G' lists what the nodes have",
+        )
+
+
+def _check_gres_kind(text: str, facts: Facts, catalogue: Catalogue, findings: Findings) -> None:
+    """Report a name that means other GPUs than those that were planned for."""
+    kind = read_gres(text).kind
+    named = catalogue.match_gpu(kind.replace("_", " "), any_size=True) if kind else None
+    model = next((row["model"] for row in facts["gpus"]), None)
+    planned_for = catalogue.find_gpu(model) if model else None
+    if named and planned_for and _name_family(named.name) != _name_family(planned_for.name):
+        findings.add(
+            "slurm.gres_kind",
+            observed=f"kimi_slurm_gres: {text} names {named.name}",
+            required=f"{planned_for.name}, which the plan was made for",
+            fix="describe the node that the job gets, or correct kimi_slurm_gres",
+        )
+
+
+def _name_family(name: str) -> str:
+    """Return the chip of a card's name: a site names H200 what the catalogue calls H200 SXM."""
+    return name.split(maxsplit=1)[0].lower()
 
 
 def _check_tuning(plan: MachinePlan, findings: Findings) -> None:

@@ -17,6 +17,7 @@ from kimi_prov.packaging import engine_plugins, zipapp
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
 from kimi_prov.render.slurm import flag_reasons
+from kimi_prov.render.slurm.gres import read_gres
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def _list_flags(plan: MachinePlan, settings: Settings) -> list[flag_reasons.Line
 
 def _format_gres(settings: Settings, gpus: int) -> str | None:
     if not settings.auto("slurm_gres"):
-        return settings.slurm_gres
+        return read_gres(settings.slurm_gres).request
     return f"gpu:{gpus}" if gpus else None
 
 

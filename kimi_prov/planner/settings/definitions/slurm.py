@@ -19,7 +19,7 @@ VARIABLES: tuple[Variable, ...] = (
     define(
         _SLURM,
         "slurm_partition",
-        "slurm",
+        "partition",
         None,
         "gpu",
         "Partition of the jobs that need GPUs. Not set: the cluster's default.",
@@ -27,7 +27,7 @@ VARIABLES: tuple[Variable, ...] = (
     define(
         _SLURM,
         "slurm_cpu_partition",
-        "slurm",
+        "partition",
         None,
         "common",
         "Partition of the jobs that need no GPU. Not set: the one of kimi_slurm_partition.",

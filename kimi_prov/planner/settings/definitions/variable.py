@@ -30,6 +30,7 @@ Kind = Literal[
     "walltime",  # as SLURM writes it
     "minutes",  # a whole number from 0
     "slurm",  # a value of an #SBATCH line
+    "partition",  # a value of an #SBATCH line, or a name as sinfo marks it
     "login",  # USER@HOST for ssh
     "object",  # a name of a Kubernetes object: a DNS label
     "image",  # a container image's reference
