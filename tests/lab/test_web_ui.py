@@ -275,7 +275,7 @@ def test_an_upgrade_that_fails_goes_back_and_chats_stay(host: Host, tmp_path: Pa
     done = kimi_prov("apply", host.inventory, *TAGS, env=overlay)
     assert done.returncode == 1
     assert "99.0.0" in done.stdout + done.stderr
-    assert "back at 0.12.4" in done.stdout + done.stderr
+    assert "rolled back to 0.12.4" in done.stdout + done.stderr
     assert answered(host, token)
     assert "/0.12.4-" in host.ssh("readlink -f /srv/kimi/web-env/current/bin/open-webui")
     apply(host)
