@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 
 from kimi_prov.contract.documents.findings import Finding
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.registry.definition import SEVERITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kimi_prov.planner.registry.definition import Severity
 
@@ -20,6 +21,8 @@ SHOW_HOST_CPU = (
 )
 
 _ORDER = tuple(SEVERITIES)
+# A finding of any document.
+_Row = TypeVar("_Row", bound=Mapping[str, object])
 
 
 class Observation(TypedDict):
@@ -87,6 +90,6 @@ class Findings:
         return sort_by_severity(self._rows)
 
 
-def sort_by_severity(rows: Iterable[Finding]) -> list[Finding]:
+def sort_by_severity(rows: Iterable[_Row]) -> list[_Row]:
     """Return findings, the most severe first; within a severity in their present order."""
-    return sorted(rows, key=lambda row: _ORDER.index(row["severity"]))
+    return sorted(rows, key=lambda row: _ORDER.index(cast("Severity", row["severity"])))

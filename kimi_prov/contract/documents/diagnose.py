@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
+from kimi_prov.contract.documents.diagnose_log import LogEvidence
 from kimi_prov.contract.documents.form import NotRequired, Recorded, Rule
 
 
@@ -38,7 +39,7 @@ class DiagnosedHost(TypedDict):
 class Diagnosis(TypedDict):
     """A problem that was recognised."""
 
-    id: Annotated[str, Rule(pattern=r"^diagnose\.[a-z_]+$")]
+    id: Annotated[str, Rule(pattern=r"^diagnose\.[a-z0-9_]+$")]
     severity: Literal["blocker", "warning", "info"]
     """Prevents the model from serving; was seen while it serves; was over when the engine last
     answered."""
@@ -49,6 +50,13 @@ class Diagnosis(TypedDict):
     fix: str
     source: str
     concerns: Literal["deployment"]
+    cause: NotRequired[str]
+    """What is wrong and why the lines show it; of a finding of the logs, as are the keys below."""
+    confidence: NotRequired[Literal["certain", "likely", "possible"]]
+    evidence: NotRequired[list[LogEvidence]]
+    """The unit's name is the source, and lines count in what was gathered of its journal."""
+    followed_by: NotRequired[list[str]]
+    """Ids of troubles that this one brought."""
 
 
 class DiagnoseAnswer(TypedDict):

@@ -115,16 +115,12 @@ class Evidence:
         matching = [hit for hit in hits if hit.count >= least]
         return max(matching, key=lambda hit: hit.entry.time_us, default=None)
 
-    def in_kernel(self, pattern: re.Pattern[str]) -> Hit | None:
-        """Return the kernel's last message that matches a pattern.
-
-        It is over where each engine answered a chat after it.
-        """
-        hit = _find_last(self.kernel, pattern)
-        if hit is None:
-            return None
-        starts = [max(_find_ready_times(entries), default=0) for entries in self.engines()]
-        return Hit(hit.entry, hit.count, bool(starts) and min(starts) > hit.entry.time_us)
+    def is_over(self, entry: LogEntry) -> bool:
+        """Whether an engine answered a chat after a line of its own, or all after another line."""
+        own = self.logs.get(entry.unit, ()) if unit_names.is_serve(entry.unit) else None
+        journals = [own] if own is not None else list(self.engines())
+        starts = [max(_find_ready_times(entries), default=0) for entries in journals]
+        return bool(starts) and min(starts) > entry.time_us
 
 
 def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:

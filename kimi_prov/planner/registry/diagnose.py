@@ -31,12 +31,6 @@ def _define(
 
 DEFINITIONS = (
     _define(
-        "diagnose.broadcast_block",
-        "The engine's processes wait for one of them that does not answer",
-        "github.com/vllm-project/vllm/issues/27313, 46611",
-        "process",
-    ),
-    _define(
         "diagnose.disk_full",
         "A file system of the machine has hardly any room",
         "statvfs; the bounds of the alert KimiDiskFull",
@@ -80,22 +74,6 @@ DEFINITIONS = (
         ("blocker",),
     ),
     _define(
-        "diagnose.graph_capture_memory",
-        "The GPUs' memory ran out while CUDA graphs were captured",
-        "github.com/vllm-project/vllm/issues/39788",
-    ),
-    _define(
-        "diagnose.gpu_lost",
-        "A GPU fell off the bus",
-        "the kernel's messages (NVIDIA Xid 79); github.com/NVIDIA/NVSentinel/issues/155",
-        "depends",
-    ),
-    _define(
-        "diagnose.gpu_memory",
-        "The GPUs' memory ran out",
-        "github.com/kvcache-ai/ktransformers/issues/1651",
-    ),
-    _define(
         "diagnose.hang",
         "An engine hung: requests waited and no step came",
         "what the watchdog saw and kept; github.com/vllm-project/vllm/issues/27313, 46611",
@@ -108,43 +86,11 @@ DEFINITIONS = (
         "process",
     ),
     _define(
-        "diagnose.host_memory",
-        "The kernel killed a process for want of memory",
-        "the kernel's messages; github.com/kvcache-ai/ktransformers/issues/890",
-        "depends",
-    ),
-    _define(
-        "diagnose.illegal_memory_access",
-        "A kernel of the engine read or wrote memory that is not its own",
-        "github.com/sgl-project/sglang/issues/13308, 13234; "
-        "github.com/vllm-project/vllm/issues/50147",
-    ),
-    _define(
-        "diagnose.kv_cache_memory",
-        "The cache cannot hold one conversation of the context that was set",
-        "github.com/SemiAnalysisAI/InferenceX/issues/1587",
-    ),
-    _define(
-        "diagnose.mnnvl_workspace",
-        "FlashInfer's all-reduce waits for NVLink between hosts that have none",
-        "github.com/vllm-project/vllm/issues/51986",
-    ),
-    _define(
         "diagnose.no_progress",
         "Requests run and no token comes",
         "two readings of the engine's own counters; github.com/gpustack/gpustack/issues/3888",
         "process",
         ("blocker", "warning"),
-    ),
-    _define(
-        "diagnose.numa_node",
-        "The engine was told of a NUMA node that it cannot see",
-        "github.com/kvcache-ai/ktransformers/issues/1570",
-    ),
-    _define(
-        "diagnose.parser_unknown",
-        "This version of the engine does not know the model's parser",
-        "github.com/MoonshotAI/Kimi-K2/issues/19; github.com/kvcache-ai/ktransformers/issues/1961",
     ),
     _define(
         "diagnose.preemptions",
@@ -157,12 +103,6 @@ DEFINITIONS = (
         "KTransformers computes long prompts on the GPU layer by layer: answers may be gibberish",
         "github.com/kvcache-ai/ktransformers/issues/1816, 1866",
         severities=("warning",),
-    ),
-    _define(
-        "diagnose.ptx",
-        "The driver is too old for the engine's kernels",
-        "github.com/vllm-project/vllm/issues/31700, 47397",
-        "software",
     ),
     _define(
         "diagnose.resting",
@@ -190,18 +130,5 @@ DEFINITIONS = (
         "github.com/vllm-project/vllm/issues/43153: a version alone cost 38 %",
         "depends",
         ("warning",),
-    ),
-    _define(
-        "diagnose.tokenizer",
-        "The tokenizer was converted, and Kimi's special tokens have wrong numbers",
-        "github.com/NVIDIA/TensorRT-LLM/pull/14416; github.com/huggingface/transformers/pull/45359",
-        "software",
-    ),
-    _define(
-        "diagnose.tool_calls",
-        "Tool calls of the model could not be read",
-        "github.com/vllm-project/vllm/issues/24478, pull/33646; "
-        "github.com/MoonshotAI/Kimi-K2/issues/89",
-        severities=("warning",),
     ),
 )

@@ -69,7 +69,10 @@ def only(home):
 def test_what_keeps_the_model_from_serving_exits_3(kimi, machines):
     done = kimi.run("diagnose", machines(a=gathered(PTX, ok=False), b=gathered()))
     assert done.returncode == 3, done.stderr
-    assert "BLOCKER: The driver is too old for the engine's kernels [diagnose.ptx]" in done.stdout
+    assert (
+        "BLOCKER: The driver is too old for the engine's kernels (PTX) [diagnose.ptx]"
+        in done.stdout
+    )
     assert "nothing was recognised" in done.stdout
     assert "nvidia-smi: not found" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.operate.diagnosis.rules import logs, metrics, service
 from kimi_prov.operate.diagnosis.rules.registry import RULES
+from kimi_prov.operate.diagnosis.rules.troubles import find_troubles
 from kimi_prov.planner.findings import make_finding, sort_by_severity
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.diagnose import Diagnosis
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.operate.diagnosis.evidence import Evidence
 
@@ -22,11 +25,12 @@ if TYPE_CHECKING:
 _MODULES = (logs, metrics, service)
 
 
-def run_rules(evidence: Evidence) -> list[Finding]:
+def run_rules(evidence: Evidence) -> list[Finding | Diagnosis]:
     """Return what is recognised, the most severe first."""
     seen = ((identity, check(evidence)) for identity, check in RULES.items())
-    return sort_by_severity(
+    findings: list[Finding | Diagnosis] = [
         make_finding(identity, **observation)
         for identity, observation in seen
         if observation is not None
-    )
+    ]
+    return sort_by_severity([*findings, *find_troubles(evidence, load_catalogue().troubles)])

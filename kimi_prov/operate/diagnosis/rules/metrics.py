@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, format_bytes, is_nearly_full
-from kimi_prov.operate.diagnosis.rules.logs import NO_BLOCK, WAITED_MINUTES
 from kimi_prov.operate.diagnosis.rules.registry import register_rule
 from kimi_prov.planner.findings import Observation
 
@@ -20,6 +20,10 @@ _MUCH_SLOWER = 0.7
 # Fewer tokens or requests than these say nothing.
 _MIN_TOKENS, _MIN_REQUESTS = 1000, 20
 _MANY_PREEMPTIONS = 0.01
+# An engine that waits for a block of shared memory is normal while a model compiles or loads; three
+# minutes of it in a row are not.
+_NO_BLOCK = re.compile(r"No available shared memory broadcast block found in \d+ second")
+_WAITED_MINUTES = 3
 
 
 def _has_moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
@@ -41,7 +45,7 @@ def detect_no_progress(evidence: Evidence) -> Observation | None:
         running = row.state.running if row.state else 0
         if not running or row.second is None or _has_moved(row.first, row.second):
             continue
-        waits = evidence.last(NO_BLOCK, least=WAITED_MINUTES)
+        waits = evidence.last(_NO_BLOCK, least=_WAITED_MINUTES)
         stuck = waits is not None and not waits.over
         return Observation(
             observed=f"{row.unit}: {running:.0f} running, and in {row.apart_s:.0f} s no token of a "

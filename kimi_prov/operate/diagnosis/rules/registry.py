@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kimi_prov.planner.findings import Observation
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kimi_prov.operate.diagnosis.evidence import Evidence, Hit
-    from kimi_prov.planner.registry.definition import Severity
 
+    # How severe a fault is now.
+    Now = Literal["blocker", "warning", "info"]
     Check = Callable[[Evidence], "Observation | None"]
 
 RULES: dict[str, Check] = {}
@@ -29,7 +30,7 @@ def register_rule(identity: str) -> Callable[[Check], Check]:
     return register
 
 
-def choose_severity(evidence: Evidence, hit: Hit) -> Severity:
+def choose_severity(evidence: Evidence, hit: Hit) -> Now:
     """Return how severe a line is now: over, survived, or what keeps the model from serving."""
     vain = evidence.rest.get("failed")
     if hit.over or (evidence.rest and not vain):

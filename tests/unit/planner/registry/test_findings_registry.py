@@ -95,9 +95,13 @@ def test_an_id_is_made_under_its_own_name() -> None:
 
 
 def test_no_finding_is_written_by_hand() -> None:
-    """A dictionary or a Finding of its own would carry a title that the registry does not know."""
+    """A dictionary or a Finding of its own would carry a title that the registry does not know.
+
+    The title of a trouble that a log shows is of its row in the catalogue.
+    """
     keys = {"id", "severity", "title", "observed", "required"}
-    for path, tree in parsed("severity"):
+    rows = "operate/diagnosis/rules/troubles.py"
+    for path, tree in (row for row in parsed("severity") if not str(row[0]).endswith(rows)):
         for node in ast.walk(tree):
             if isinstance(node, ast.Dict):
                 named = {key.value for key in node.keys if isinstance(key, ast.Constant)}
