@@ -41,8 +41,9 @@ LAYERS = (
 # from its own room and from rooms of earlier rows, never from another room of its own row.
 ROOMS = {
     "on_host": (
+        "troubles",
         "system",
-        "endpoint monitor probe troubles web",
+        "endpoint monitor probe web",
         "destroy engine usage weights",
         "acceptance driver group keys kt lifecycle watchdog",
         "bench cloud cluster converged proxy",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.troubles.explain import explain_lines
 from kimi_prov.planner.findings import make_finding
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def classify(unit: str, answer: FollowAnswer) -> Verdict:
     if shown.get("LoadState") == "not-found":
         return Verdict("failed", f"there is no {unit} on the machine")
     if active == "failed":
-        failed = failed or HostError(_describe_failure(unit, shown, answer.get("journal") or []))
+        failed = failed or _explain_failure(unit, shown, answer.get("journal") or [])
         return Verdict("failed", failed.message, failed.fix)
     if shown.get("SubState", "").startswith("auto-restart") and failed:
         message = f"{failed.message}; {unit} goes on trying by itself"
@@ -67,11 +68,17 @@ def _read_error(progress: Mapping[str, Any]) -> HostError | None:
     return HostError.from_answer({"error": progress.get("error") or message}) if message else None
 
 
-def _describe_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
+def _explain_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -> HostError:
+    """Return why a job failed that could not report it: by its lines, or else the last of them."""
     result = shown.get("Result", "")
     reason = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
+    explanation = explain_lines(journal, unit=unit)
+    if explanation is not None:
+        return HostError(
+            f"{unit}: {reason}; {explanation.title}: {explanation.line}", explanation.fix
+        )
     last = journal[-1] if journal else "nothing in the journal"
-    return f"{unit}: {reason}; its last line: {last}"
+    return HostError(f"{unit}: {reason}; its last line: {last}")
 
 
 def list_warnings(answer: FollowAnswer) -> list[str]:

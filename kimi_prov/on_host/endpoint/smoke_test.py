@@ -17,37 +17,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import SmokeTestAnswer
     from kimi_prov.contract.documents.plan import MachinePlan
 
-# What a line in the engine's journal means, and what the operator can do about it.
-ADVICE = (
-    ("No available memory for the cache blocks", "lower kimi_context or kimi_concurrency"),
-    ("KV cache", "lower kimi_context or kimi_concurrency, or give the KV cache more memory"),
-    (
-        "less than desired GPU memory utilization",
-        "lower gpu-memory-utilization in kimi_engine_args; nvidia-smi shows who holds the rest",
-    ),
-    ("CUDA out of memory", "lower kimi_context or kimi_concurrency; nvidia-smi shows who holds it"),
-    ("MemoryError", "the host ran out of memory: free some, or set kimi_ram_disk: never"),
-    ("Cannot allocate memory", "the host has no memory left: free some, or kimi_ram_disk: never"),
-    ("Killed", "the kernel's OOM killer ended it: set kimi_ram_disk: never or lower kimi_context"),
-    ("Address already in use", "another program listens on the engine's port: change kimi_port"),
-    ("unrecognized arguments", "a flag in kimi_engine_args is unknown to this engine version"),
-    ("Invalid repository ID or local directory", "a file of the model is missing: run apply again"),
-    ("No such file", "a file of the model or the engine is missing: run `kimi-prov apply` again"),
-    ("PermissionError", "the user kimi cannot read a file named in the line: check its mode"),
-)  # fmt: skip
-
-
 # systemd ends the rest of a unit whose main process was killed, then waits for RestartSec.
 _BEFORE_RESTART = ("stop-sigterm", "stop-sigkill", "final-sigterm", "final-sigkill", "auto-restart")
-
-
-def find_advice(line: str) -> str:
-    """Return the advice for an engine's error line."""
-    for words, remedy in ADVICE:
-        if words.lower() in line.lower():
-            return remedy
-    log = f"journalctl -u '{unit_names.ALL_SERVE}'"
-    return f"read the whole log with `{log}` and run `kimi-prov apply` again"
 
 
 def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
@@ -77,18 +48,23 @@ def count_restarts(states: dict[str, dict[str, Any]]) -> dict[str, int]:
     }
 
 
-def find_cause(plan: MachinePlan, lines: list[str]) -> str:
-    """Return the line of a failed unit's journal that says why.
+def make_error(plan: MachinePlan, unit: str, lines: list[str]) -> HostError:
+    """Return the error of a unit that failed.
 
     In a group that is the supervisor's last line, and what the engine on this host wrote itself.
     """
     group = plan.get("group")
     own = [line for line in lines if group and line.startswith(f"group {group['name']}: ")]
     if not own:
-        return units.find_cause(lines)
-    ours = [line for line in lines if line not in own and units.CAUSE.search(line)]
-    return (
-        f"{own[-1]} ({units.find_cause(ours)})" if ours and groups.serves_clients(plan) else own[-1]
+        return units.make_error(f"{unit} failed", unit, lines)
+    ours = [line for line in lines if line not in own]
+    log = f"journalctl -u {unit}"
+    if not groups.serves_clients(plan) or not any(units.CAUSE.search(line) for line in ours):
+        return HostError(f"{unit} failed: {own[-1]}", f"read its journal: {log}")
+    why = units.explain_failure(unit, ours)
+    return HostError(
+        f"{unit} failed: {own[-1]} ({why.reason})",
+        f"{why.fix} (log: {log})" if why.fix else f"read its journal: {log}",
     )
 
 
@@ -162,10 +138,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
         if not refusal:
             return report
         if broken:
-            line = find_cause(plan, units.read_journal(broken, 200))
-            raise HostError(
-                f"{broken} failed: {line}", f"{find_advice(line)} (log: journalctl -u {broken})"
-            )
+            raise make_error(plan, broken, units.read_journal(broken, units.FAILURE_LINES))
         if time.monotonic() >= until:
             recent = units.read_journal(watched[0], 5)
             return {

@@ -469,12 +469,9 @@ def wait_for_units(
         broken = smoke_test.find_failure(shown, before)
         if broken:
             # Lines of an earlier start do not explain this failure.
-            lines = units.read_journal(broken, 200, since_s) or units.read_journal(broken, 200)
-            line = units.find_cause(lines)
-            raise HostError(
-                f"{broken} failed: {line}",
-                f"{smoke_test.find_advice(line)} (log: journalctl -u {broken})",
-            )
+            most = units.FAILURE_LINES
+            lines = units.read_journal(broken, most, since_s) or units.read_journal(broken, most)
+            raise units.make_error(f"{broken} failed", broken, lines)
         recent = units.read_journal(names[0], 5)
         line = units.strip_log_prefix(recent[-1]) if recent else "no line in the journal yet"
         if time.monotonic() >= until:
@@ -494,8 +491,7 @@ def wait_for_fill(plan: MachinePlan, tell: Tell) -> None:
     while fills:
         shown = units.read_states(*fills)
         if any(row["state"] == "failed" for row in shown.values()):
-            line = units.find_cause(units.read_journal(fills[0], 40))
-            raise HostError(f"{fills[0]} failed: {line}", f"journalctl -u {fills[0]}")
+            raise units.make_error(f"{fills[0]} failed", fills[0], units.read_journal(fills[0]))
         if all(row["state"] == "active" for row in shown.values()):
             return
         done = files.read_json(layout.STAGE_PROGRESS)

@@ -305,11 +305,8 @@ class _Work:
         until = time.monotonic() + _READY_S
         while not (read_page(f"{url}/-/ready") and self.newest <= _read_reload_time(name, url)):
             if time.monotonic() > until:
-                line = units.find_cause(units.read_journal(name, 40))
-                raise HostError(
-                    f"{name} did not take its configuration over: {line}",
-                    f"read its journal: journalctl -u {name}",
-                )
+                what = f"{name} did not take its configuration over"
+                raise units.make_error(what, name, units.read_journal(name))
             time.sleep(0.2)
 
 

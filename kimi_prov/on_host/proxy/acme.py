@@ -331,11 +331,8 @@ def _run_order(paths: Paths, settings: dict[str, Any]) -> str | None:
         return None
     record = read_json(paths.acme_state)
     if record.get("tried", 0) < started:
-        line = units.find_cause(units.read_journal(unit_names.ACME, 40))
-        raise HostError(
-            f"{unit_names.ACME} did not order a certificate: {line}",
-            f"read its journal: journalctl -u {unit_names.ACME}",
-        )
+        what = f"{unit_names.ACME} did not order a certificate"
+        raise units.make_error(what, unit_names.ACME, units.read_journal(unit_names.ACME))
     problem = record.get("problem")
     if not problem:
         raise HostError(

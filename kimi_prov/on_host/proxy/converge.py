@@ -212,11 +212,9 @@ def _wait_for_worker(paths: Paths, wanted: str) -> None:
     until = time.monotonic() + TAKE_OVER_S
     while _read_running_digest(paths) != wanted:
         if time.monotonic() > until:
-            line = units.find_cause(units.read_journal(unit_names.PROXY, 40))
-            raise HostError(
-                f"{unit_names.PROXY} did not take its configuration over: {line}",
-                f"read its journal: journalctl -u {unit_names.PROXY}",
-            )
+            name = unit_names.PROXY
+            what = f"{name} did not take its configuration over"
+            raise units.make_error(what, name, units.read_journal(name))
         time.sleep(0.1)
 
 

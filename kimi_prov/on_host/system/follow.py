@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("unit")
     parser.add_argument("--progress")
-    parser.add_argument("--journal", type=int, default=15, help="lines shown when it has failed")
+    parser.add_argument("--journal", type=int, default=60, help="lines when it has failed")
     options = parser.parse_args(argv)
     apply_lock.renew()
     unit = read_properties(options.unit)

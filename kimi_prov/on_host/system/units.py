@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import journals
 from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.troubles.explain import explain_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from kimi_prov.on_host.troubles.explain import Explanation
 
 SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts",
@@ -37,6 +43,14 @@ NOISE = re.compile(
     re.I,
 )
 MAX_THREADS = 2000
+# Lines of a journal in which a cause is looked for: each worker of an engine writes a traceback.
+FAILURE_LINES = 2000
+# What the kernel wrote before a failure: seconds, lines.
+_KERNEL_S = 600.0
+_KERNEL_LINES = 400
+# systemd's words where a run of a unit begins, and where it has ended.
+_BEGINS = re.compile(r"Starting .+\.\.\.\Z")
+_HAS_ENDED = re.compile(r": (?:Main process exited|Failed with result|Control process exited)")
 # systemd writes one of these for each thread of an engine, and so hides the lines before.
 ENDED = re.compile(r": Killing process \d+ \(")
 
@@ -105,10 +119,7 @@ def control(verb: str, name: str) -> None:
     """Start, restart or reload a unit; raises HostError with the cause from its journal."""
     done = run("systemctl", verb, name, timeout=CHANGE_TIMEOUT_S)
     if done.returncode != 0:
-        raise HostError(
-            f"{name} did not {verb}: {find_cause(read_journal(name, 40))}",
-            f"read its journal: journalctl -u {name}",
-        )
+        raise make_error(f"{name} did not {verb}", name, read_journal(name, FAILURE_LINES))
 
 
 def run_systemctl(verb: str, *arguments: str) -> None:
@@ -138,6 +149,63 @@ def read_journal(unit: str, lines: int = 60, since_s: float | None = None) -> li
 def strip_log_prefix(line: str) -> str:
     """Return an engine's log line without process, time and source file before it."""
     return LOG_PREFIX.sub("", line)[:400]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a unit failed, in one line, and what to do; None where only the journal may help."""
+
+    reason: str
+    fix: str | None = None
+
+
+def make_error(what: str, unit: str, lines: Sequence[str]) -> HostError:
+    """Return the error of a unit that failed: what happened, why, and what to do."""
+    failure = explain_failure(unit, lines)
+    log = f"journalctl -u {unit}"
+    fix = f"{failure.fix} (log: {log})" if failure.fix else f"read its journal: {log}"
+    return HostError(f"{what}: {failure.reason}", fix)
+
+
+def explain_failure(unit: str, lines: Sequence[str]) -> Failure:
+    """Return why a unit failed, by its journal and the kernel's messages of the last minutes.
+
+    That is the cause that a row of knowledge recognises, or else the line that names an error.
+    """
+    runs = _split_runs(lines)
+    explanation = _explain_runs(unit, runs)
+    if explanation is None:
+        return Failure(find_cause([*lines]))
+    return Failure(f"{explanation.title}: {strip_log_prefix(explanation.line)}", explanation.fix)
+
+
+def _explain_runs(unit: str, runs: Sequence[Sequence[str]]) -> Explanation | None:
+    """Explain the last run; or the one before, where systemd has just started the last."""
+    kernel = _read_kernel()
+    for lines in reversed(runs[-2:]):
+        explanation = explain_lines(lines, kernel, unit=unit)
+        if explanation or any(_HAS_ENDED.search(line) for line in lines):
+            return explanation
+    return None
+
+
+def _split_runs(lines: Sequence[str]) -> list[list[str]]:
+    """Return the lines of each run: those of an earlier one do not explain a later one's end."""
+    runs: list[list[str]] = [[]]
+    for line in lines:
+        if _BEGINS.match(line):
+            runs.append([])
+        runs[-1].append(line)
+    return runs
+
+
+def _read_kernel() -> list[str]:
+    """Return the kernel's last messages; none where they cannot be read."""
+    try:
+        answer = journals.read_last([journals.KERNEL], _KERNEL_LINES, time.time() - _KERNEL_S)
+    except HostError:
+        return []
+    return [entry["message"] for entry in answer["entries"]]
 
 
 def find_cause(lines: list[str]) -> str:

@@ -220,7 +220,7 @@ def wait_ready(unit: str, port: int, seconds: float) -> str:
         state = units.read_states(unit).get(unit, {})
         lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
         if lost or time.monotonic() > until:
-            line = units.find_cause(units.read_journal(unit, 60))
+            line = units.explain_failure(unit, units.read_journal(unit)).reason
             return line if lost else f"no answer after {seconds:.0f} s; {line}"
         time.sleep(_POLL_INTERVAL_S)
     return ""

@@ -56,6 +56,16 @@ def test_a_job_that_could_not_speak_is_explained_by_systemd() -> None:
     assert "the last line" in message
 
 
+def test_a_job_whose_lines_are_known_is_told_with_cause_and_fix() -> None:
+    line = "OSError: [Errno 28] No space left on device: '/srv/kimi/models/a'"
+    shown = {"ActiveState": "failed", "SubState": "failed", "ExecMainStatus": "1"}
+    given = {**answer(None, **shown), "journal": ["Traceback (most recent call last):", line, "x"]}
+    verdict = classify(UNIT, given)
+    assert verdict.message.startswith(f"{UNIT}: exit status 1; ")
+    assert verdict.message.endswith(f": {line}")
+    assert "df " in str(verdict.fix)
+
+
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
