@@ -419,7 +419,8 @@ def _lock(root: str, *, guarded: bool) -> Iterator[None]:
             f"{root}: another fetch is at work here: {error}", "wait for it to end"
         ) from None
     finally:
-        if not os.listdir(root):
+        # A folder that is mounted stays, and so does the message of what failed in it.
+        if not (os.listdir(root) or os.path.ismount(root)):
             os.rmdir(root)
 
 

@@ -32,6 +32,11 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB_TIMEOUT_S = 180.0
 _LISTING_LIMIT = 64 << 20
 _WEB = ("http", "https")
+# By OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED: no bundle helps.
+_TIME_FIXES = {
+    9: "correct the clock of this machine",
+    10: "correct the clock of this machine, or have the certificate renewed",
+}
 _HUB_CLIENT = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -444,7 +449,10 @@ def _build_http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
 def _build_untrusted_error(url: str, error: ssl.SSLCertVerificationError) -> HostError:
     return HostError(
         f"{_find_host(url)}: its certificate is not trusted ({error.verify_message})",
-        "set kimi_ca_bundle where the site has a certificate authority of its own",
+        _TIME_FIXES.get(
+            error.verify_code,
+            "set kimi_ca_bundle where the site has a certificate authority of its own",
+        ),
     )
 
 

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
+import made_certificates
 import pytest
 from weights_server import Server
 
@@ -42,11 +43,11 @@ def serve(certificate: Path) -> Iterator[Start]:
     """Start a server; `tls` makes it speak https."""
     servers = []
 
-    def start(*, tls: bool) -> Server:
+    def start(*, tls: bool, pem: Path = certificate) -> Server:
         server = Server(dict(FILES))
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(str(certificate))
+            context.load_cert_chain(str(pem))
             server.socket = context.wrap_socket(server.socket, server_side=True)
         servers.append(server)
         return server
@@ -117,3 +118,20 @@ def test_an_address_that_is_not_of_the_web_is_not_opened(url: str, certificate: 
     with pytest.raises(HostError, match="http") as raised:
         read(url, certificate)
     assert not raised.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("days_ago", "days_left", "fix"),
+    [(-1, 9, "correct the clock"), (9, -1, "renewed")],
+)
+def test_a_certificate_of_another_time_is_told_as_one(
+    serve: Start, tmp_path: Path, days_ago: float, days_left: float, fix: str
+) -> None:
+    """No bundle of authorities helps there."""
+    pem = tmp_path / "both.pem"
+    made = made_certificates.certificate(["x"], days_ago, days_left, ("127.0.0.1",))
+    pem.write_text(made)
+    with pytest.raises(HostError) as caught:
+        read(f"{secure(serve(tls=True, pem=pem))}/key.asc", pem)
+    assert fix in str(caught.value.fix)
+    assert "kimi_ca_bundle" not in str(caught.value.fix)
