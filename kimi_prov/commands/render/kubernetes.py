@@ -73,8 +73,8 @@ def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # n
     stay. No cluster is asked; README.md in the folder lists what it must have. Nothing is written
     where the plan or a quota has a blocker: exit 3.
     """
-    find = partial(_find, quota)
-    kind = Kind(KUBERNETES, _require, findings.adjust_settings, find, _render, _describe)
+    find, write = partial(_find, quota), partial(_render, quota)
+    kind = Kind(KUBERNETES, _require, findings.adjust_settings, find, write, _describe)
     return render(kind, **options)
 
 
@@ -98,12 +98,15 @@ def _find(
     of_plan = findings.select_findings(plan, settings, facts, catalogue)
     if any(row["severity"] == "blocker" for row in of_plan):
         return of_plan
-    demand = quotas.sum_demand(quotas.load(folder.render_objects(name, plan, settings, facts)))
+    least = quotas.find_least(rows)
+    objects = folder.render_objects(name, plan, settings, facts, least)
+    demand = quotas.sum_demand(quotas.load(objects))
     of_quota = findings.check_quota(rows, demand, settings.kubernetes_namespace)
     return sort_by_severity([*of_plan, *of_quota])
 
 
 def _render(
+    quota_files: Sequence[Path],
     name: str,
     plan: MachinePlan,
     rows: Sequence[Finding],
@@ -111,7 +114,8 @@ def _render(
     facts: Facts,
     _catalogue: Catalogue,
 ) -> folder_writer.RenderedFolder:
-    return folder.render_folder(name, plan, rows, settings, facts)
+    least = quotas.find_least(quotas.read(quota_files, settings.kubernetes_namespace))
+    return folder.render_folder(name, plan, rows, settings, facts, least)
 
 
 def _describe(path: Path, notes: int) -> str:

@@ -116,10 +116,7 @@ def check_quota(
             severity="blocker" if clash.grave else "warning",
             observed=f"{clash.where}: {clash.observed}",
             required=clash.required,
-            fix="ask the administrator for more, or set kimi_kubernetes_cpus and "
-            "kimi_kubernetes_memory_gib"
-            if clash.grave
-            else "stop what runs there; the model's own objects are counted too while it runs",
+            fix=_suggest_fix(clash),
         )
     if not clashes:
         findings.add(
@@ -129,6 +126,29 @@ def check_quota(
             required="room for all objects",
         )
     return findings.rows()
+
+
+def _suggest_fix(clash: quota.Clash) -> str:
+    """Return what helps with what is too small: not each of it is a setting."""
+    if not clash.grave:
+        return "stop what runs there; the model's own objects are counted too while it runs"
+    resource = clash.where.rpartition(": ")[2]
+    if resource.endswith(("cpu", "memory")):
+        return (
+            "ask the administrator for more, or set kimi_kubernetes_cpus and "
+            "kimi_kubernetes_memory_gib"
+        )
+    if "/" in resource and "storage" not in resource:
+        return (
+            "ask the administrator for as many GPUs; or render for a node with as many as there "
+            "are (gpus of the sheet), if the model fits into them"
+        )
+    if "storage" in resource:
+        return (
+            "ask the administrator for more; or take a format with smaller weights: "
+            "kimi_weights_format"
+        )
+    return "ask the administrator for more, or remove objects that nobody needs"
 
 
 def _check_engine(plan: MachinePlan, findings: Findings, catalogue: Catalogue) -> None:

@@ -21,7 +21,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.monitoring import series
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
-from kimi_prov.render.kubernetes import access, dashboard, measured
+from kimi_prov.render.kubernetes import access, dashboard, measured, quota
 from kimi_prov.render.kubernetes import pod as pods
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def render_folder(
     findings: Sequence[Finding],
     settings: Settings,
     facts: Facts,
+    least: quota.Least,
 ) -> folder_writer.RenderedFolder:
     """Give the folder's files. Pure: the same input gives the same bytes.
 
@@ -65,7 +66,7 @@ def render_folder(
     """
     shown: MachinePlan = {**pods.adapt_to_image(plan, settings), "findings": [*findings]}
     digest = folder_writer.compute_plan_digest(shown)
-    values = _make_values(name, shown, settings, facts, digest)
+    values = _make_values(name, shown, settings, facts, digest, least)
     files = [File(folder_writer.PLAN, (clean_text.as_json(shown) + "\n").encode())]
     if settings.ca_bundle:
         files.append(File(_BUNDLE, Path(settings.ca_bundle).read_bytes()))
@@ -80,10 +81,10 @@ def render_folder(
 
 
 def render_objects(
-    name: str, plan: MachinePlan, settings: Settings, facts: Facts
+    name: str, plan: MachinePlan, settings: Settings, facts: Facts, least: quota.Least
 ) -> dict[str, bytes]:
     """Give only the files of objects, before quotas are checked."""
-    files = render_folder(name, plan, [], settings, facts).files
+    files = render_folder(name, plan, [], settings, facts, least).files
     return {file.path: file.content for file in files if file.path.endswith(".yaml")}
 
 
@@ -155,11 +156,7 @@ def _make_settings_values(settings: Settings, hosts: int, pod: pods.Pod) -> dict
 
 
 def _make_values(
-    name: str,
-    plan: MachinePlan,
-    settings: Settings,
-    facts: Facts,
-    digest: str,
+    name: str, plan: MachinePlan, settings: Settings, facts: Facts, digest: str, least: quota.Least
 ) -> dict[str, Any]:
     """Return the values of the templates."""
     hosts = int(plan["parallel"]["hosts"])
@@ -206,6 +203,7 @@ def _make_values(
         "time_zone": settings.kubernetes_time_zone,
         "kubectl_image": settings.kubernetes_kubectl_image,
         "workload": _describe_workload(several=several),
+        "least": least,
     }
     values |= _make_web_values(plan, settings)
     values["fetch_template"] = _render_text("_fetch.yaml", values).rstrip("\n")

@@ -5,6 +5,7 @@ Decides: objects for a Kubernetes cluster (quotas).
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.render.kubernetes import described_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -116,6 +118,9 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
 
 def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
     document = documents.read_document(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
+    if described_quota.is_described(document.text):
+        yield from described_quota.read_described(document.text)
+        return
     for part in _BETWEEN.split(document.text):
         if not part.strip():
             continue
@@ -124,10 +129,20 @@ def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
         if not isinstance(content, dict):
             raise UserError(f"{path}: this is no object of Kubernetes", fix=FIX)
-        items = content.get("items") if content.get("kind") == "List" else [content]
-        for item in items if isinstance(items, list) else []:
-            if isinstance(item, dict) and item.get("kind") in ("ResourceQuota", "LimitRange"):
+        for item in _list_items(content):
+            if item.get("kind") in ("ResourceQuota", "LimitRange"):
                 yield item
+
+
+def _list_items(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Give the objects of a list; in a ResourceQuotaList they name no kind of their own."""
+    kind, items = str(content.get("kind")), content.get("items")
+    if not kind.endswith("List"):
+        yield content
+        return
+    for item in items if isinstance(items, list) else []:
+        if isinstance(item, dict):
+            yield {"kind": kind.removesuffix("List"), **item}
 
 
 def _read_text(row: Mapping[str, Any], *keys: str) -> str:
@@ -178,6 +193,37 @@ def find_clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clas
         else:
             clashes += _check_range(row, demand)
     return clashes
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least that the ranges of a namespace let a container request: CPUs and bytes."""
+
+    cpus: Fraction = Fraction(0)
+    memory: Fraction = Fraction(0)
+
+    def cpu(self, text: str) -> str:
+        """Return a request for CPUs, raised to the least."""
+        least = self.cpus > parse_amount(text, "cpu")
+        return f"{math.ceil(self.cpus * 1000)}m" if least else text
+
+    def mem(self, text: str) -> str:
+        """Return a request for memory, raised to the least."""
+        least = self.memory > parse_amount(text, "memory")
+        return f"{math.ceil(self.memory / (1 << 20))}Mi" if least else text
+
+
+def find_least(rows: Sequence[Mapping[str, Any]]) -> Least:
+    """Return the least of all ranges for containers and for pods of one container."""
+    bounds: dict[str, list[Fraction]] = {"cpu": [Fraction(0)], "memory": [Fraction(0)]}
+    for row in rows:
+        limits = _read_mapping(row, "spec").get("limits") if row["kind"] == "LimitRange" else None
+        for limit in limits if isinstance(limits, list) else []:
+            if isinstance(limit, dict) and limit.get("type") in ("Container", "Pod"):
+                for key, value in _read_mapping(limit, "min").items():
+                    where = clean_text.clean_line(f"{_name_object(row)}: min: {key}")
+                    bounds.setdefault(str(key), []).append(parse_amount(value, where))
+    return Least(max(bounds["cpu"]), max(bounds["memory"]))
 
 
 def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:

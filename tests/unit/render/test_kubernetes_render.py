@@ -869,9 +869,9 @@ items:
         ("{requests.nvidia.com/gpu: 8}", "{requests.nvidia.com/gpu: 8}", "", 0, "0 of 8 left"),
         ("{}", "{}", "{type: Container, max: {cpu: 64}}", 3, "max of a Container: cpu: 64"),
         ("{}", "{}", "{type: Pod, max: {memory: 100Gi}}", 3, "max of a Pod: memory: 100Gi"),
-        ("{}", "{}", "{type: Container, min: {cpu: 5}}", 3, "min of a Container: cpu: 5"),
-        # What waits for the weights is a container too, of which a sum counts nothing.
-        ("{}", "{}", "{type: Container, min: {cpu: 500m}}", 3, "0.1 (kimi: weights)"),
+        ("{}", "{}", "{type: Container, min: {cpu: 5}}", 0, None),
+        ("{}", "{}", "{type: Container, min: {cpu: 300}}", 3, "min of a Container: cpu: 300"),
+        ("{}", "{}", "{type: Container, min: {cpu: 500m}}", 0, None),
         ("{}", "{}", "{type: Container, min: {memory: 100Mi}}", 0, None),
         ("{}", "{}", "{type: Pod, min: {cpu: 500m}}", 0, None),
         ("{}", "{}", "{type: PersistentVolumeClaim, max: {storage: 1e11}}", 3, "93.132Gi"),
