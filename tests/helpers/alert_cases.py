@@ -732,6 +732,18 @@ CASES: tuple[Case, ...] = (
         says="a: the watchdog restarted instance 0, which hung",
     ),
     Case(
+        "KimiWatchdogRestarted",
+        "with a cause",
+        {
+            node("kimi_watchdog_restarts_total", **ONE): phases((0, 30), (1, 200)),
+            node("kimi_watchdog_last_cause", **ONE, id="diagnose.xid_79"): flat(1),
+        },
+        fires=(31, 89),
+        silent=(29, 92),
+        labels=_A1,
+        says="a: the watchdog restarted instance 0, which hung; its logs show diagnose.xid_79",
+    ),
+    Case(
         "KimiHostUnreachable",
         "nothing answers for ten minutes",
         {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.troubles import list_effects
 from kimi_prov.on_host.troubles.causes import find_causes
 from kimi_prov.on_host.troubles.rows import read_packed_rows
 from kimi_prov.on_host.troubles.scan import Patterns, Scanner
@@ -17,12 +18,11 @@ from kimi_prov.on_host.troubles.scan import Patterns, Scanner
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kimi_prov.contract.troubles import Confidence
+    from kimi_prov.contract.troubles import Confidence, Effect
     from kimi_prov.on_host.troubles.causes import Cause
     from kimi_prov.on_host.troubles.scan import Occurrence
 
-KERNEL = "kernel"
-_JOURNAL = "journal"
+JOURNAL, KERNEL = "journal.log", "kernel.log"
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,27 @@ def explain_lines(
     meanwhile. It may be about others: it counts where it names `unit`, or where something in the
     lines followed from it.
     """
-    return explain_files({_JOURNAL: lines, KERNEL: kernel}, unit=unit, patterns=patterns)
+    return explain_files({JOURNAL: lines, KERNEL: kernel}, unit=unit, patterns=patterns)
 
 
 def explain_files(
-    files: Mapping[str, Iterable[str]], *, unit: str = "", patterns: Patterns | None = None
+    files: Mapping[str, Iterable[str]],
+    *,
+    unit: str = "",
+    seen: Effect | None = None,
+    patterns: Patterns | None = None,
 ) -> Explanation | None:
-    """Return the surest cause by several files, of which KERNEL may be about others."""
+    """Return the surest cause by several files, of which KERNEL may be about others.
+
+    `seen`: what happened, where no line says it: what may bring it is about the unit.
+    """
     scanner = Scanner(patterns or _load_patterns())
     for name, lines in files.items():
         scanner.begin(name)
         for line in lines:
             scanner.read(line.encode("utf-8", "replace"))
     for cause in find_causes(scanner).causes:
-        if not cause.over_at_line and not _is_guess(cause) and _is_about(cause, unit):
+        if not cause.over_at_line and not _is_guess(cause) and _is_about(cause, unit, seen):
             return _make_explanation(cause)
     return None
 
@@ -95,9 +102,11 @@ def _is_guess(cause: Cause) -> bool:
     return cause.hit.row.kind == "symptom" and cause.hit.row.confidence == "possible"
 
 
-def _is_about(cause: Cause, unit: str) -> bool:
+def _is_about(cause: Cause, unit: str, seen: Effect | None) -> bool:
     """Whether a cause is told by other lines than the kernel's, or these are about the unit."""
     own = cause.hit.occurrences
+    if seen in list_effects(cause.hit.row.leads_to):
+        return True
     if any(line.source != KERNEL for line in own) or (unit and any(unit in o.text for o in own)):
         return True
     followed = [line for hit in cause.followed_by for line in hit.occurrences]

@@ -26,22 +26,27 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.system import journals
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text
 from kimi_prov.on_host.system.local_secrets import Secrets
+from kimi_prov.on_host.troubles.explain import JOURNAL, KERNEL, explain_files
 from kimi_prov.on_host.watchdog import processes
+from kimi_prov.on_host.watchdog.state import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths
+    from kimi_prov.on_host.troubles.explain import Explanation
 
 SUMMARY = "summary.json"
-# Number of bundles that are kept, and bytes of one file of a bundle, which has at most nine files.
+# Number of bundles that are kept, and bytes of one file of a bundle, which has at most ten files.
 MAX_BUNDLES = 5
 MAX_BYTES = 512 << 10
 # Seconds for a whole bundle, and for one program.
 TIMEOUT_S = 45.0
 _PROGRAM_S = 15.0
 _LINES = 400
+# An older message of the kernel brought no hang of now.
+_KERNEL_S = 3600.0
 _PART = ".part-"
 # The proxy sends this request every two seconds.
 _HEALTH = re.compile(r'"GET /health HTTP')
@@ -62,10 +67,17 @@ class Hang:
     stacks: Path | None = None
 
 
-def save_bundle(
-    paths: Paths, hang: Hang, at: float, whole_s: float = TIMEOUT_S
-) -> tuple[str, list[str]]:
-    """Write a bundle, and remove the oldest; return its name and what could not be collected.
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle's name, what could not be collected, and the cause that its logs show."""
+
+    name: str
+    missing: list[str]
+    cause: Explanation | None
+
+
+def save_bundle(paths: Paths, hang: Hang, at: float, whole_s: float = TIMEOUT_S) -> Bundle:
+    """Write a bundle, and remove the oldest.
 
     `at`: seconds since 1970. Raises OSError where nothing can be written.
     """
@@ -83,27 +95,30 @@ def save_bundle(
         "sockets.txt": lambda: processes.describe_sockets(pids),
         "metrics.txt": lambda: hang.metrics,
         "stacks.txt": lambda: _read_stacks(pids, hang.stacks),
-        "journal.log": lambda: _read_journal(hang.unit),
-        "kernel.log": _read_kernel_log,
+        JOURNAL: lambda: _read_journal(hang.unit),
+        KERNEL: _read_kernel_log,
+        "diagnosis.txt": lambda: gathering.diagnose(hang.unit, at),
         "nvidia-smi.txt": _read_gpus,
     }
     thread = threading.Thread(target=gathering.gather, args=[parts], daemon=True)
     thread.start()
     thread.join(whole_s)
     missing = gathering.close(list(parts), whole_s)
+    cause = gathering.cause
     summary = {
         "unit": hang.unit,
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)),
+        "at": format_time(at),
         "why": hang.why,
         "still_seconds": round(hang.still_s, 1),
         "processes": len(pids),
         "missing": missing,
+        "cause": cause.title if cause else None,
     }
     gathering.write(SUMMARY, json.dumps(summary, indent=1, sort_keys=True) + "\n", last=True)
     os.rename(str(folder), str(paths.hangs / name))
     for old in list_names(paths)[:-MAX_BUNDLES]:
         shutil.rmtree(str(paths.hangs / old), ignore_errors=True)
-    return name, [f"{part}: {why}" for part, why in missing.items()]
+    return Bundle(name, [f"{part}: {why}" for part, why in missing.items()], cause)
 
 
 class _Gathering:
@@ -115,6 +130,8 @@ class _Gathering:
         self._closed = False
         self._done: list[str] = []
         self._missing: dict[str, str] = {}
+        self._logs: dict[str, str] = {}
+        self.cause: Explanation | None = None
 
     def gather(self, parts: Mapping[str, Callable[[], str]]) -> None:
         """Collect each part by itself."""
@@ -127,6 +144,16 @@ class _Gathering:
                 self._missing[name] = describe_error(error)
             self._done.append(name)
 
+    def diagnose(self, unit: str, at: float) -> str:
+        """Return the cause that the logs written so far show; empty where none is known."""
+        recent = format_time(at - _KERNEL_S)
+        files = {
+            JOURNAL: self._logs.get(JOURNAL, "").splitlines(),
+            KERNEL: [row for row in self._logs.get(KERNEL, "").splitlines() if row >= recent],
+        }
+        self.cause = explain_files(files, unit=unit, seen="hang")
+        return "\n".join(_format_cause(self.cause)) if self.cause else ""
+
     def close(self, wanted: Sequence[str], whole_s: float) -> dict[str, str]:
         """Return, for each missing part, why it is missing."""
         with self._lock:
@@ -136,7 +163,10 @@ class _Gathering:
 
     def write(self, name: str, text: str, *, last: bool = False) -> None:
         """Write a part, masked, clean and bounded: of a log the end, else the beginning."""
-        content = clean_text.clean_block(self._secrets.mask(text)).encode("utf-8", "replace")
+        clean = clean_text.clean_block(self._secrets.mask(text))
+        if name.endswith(".log"):
+            self._logs[name] = clean
+        content = clean.encode("utf-8", "replace")
         over = len(content) - MAX_BYTES
         if over > 0:
             told = f"... ({over} more bytes are left out)\n".encode()
@@ -150,6 +180,12 @@ class _Gathering:
             )
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
+
+
+def _format_cause(cause: Explanation) -> list[str]:
+    seen = [f"  {line.source}:{line.line}: {line.text}" for line in cause.evidence]
+    told = [cause.title, "", f"cause: {cause.cause}", f"fix: {cause.fix}", f"id: {cause.id}"]
+    return [*told, "seen:", *seen, ""]
 
 
 def _read_stacks(pids: list[int], program: Path | None) -> str:
@@ -179,8 +215,7 @@ def _read_kernel_log() -> str:
 
 
 def _format_line(row: Mapping[str, Any]) -> str:
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time_us"] / 1e6))
-    return f"{at} {clean_text.clean_entry(row['message'])}"
+    return f"{format_time(row['time_us'] / 1e6)} {clean_text.clean_entry(row['message'])}"
 
 
 def _read_gpus() -> str:

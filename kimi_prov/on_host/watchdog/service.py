@@ -194,7 +194,9 @@ class Watchdog:
         notifier.alive()
         done = self._decide_restart(watch, looked, at)
         row = {"at": state.format_time(at), "time": at, "why": verdict.why, "done": done}
-        row |= {"still_s": round(still_s, 1), "bundle": bundle, "start": looked.start}
+        row |= {"still_s": round(still_s, 1), "start": looked.start}
+        row |= {"bundle": bundle.name if bundle else None}
+        row |= {"cause_id": bundle.cause.id if bundle and bundle.cause else None}
         self._record.hang(unit, row)
         self._keep_record()
         watch.hangs(looked.start, still_s)
@@ -203,18 +205,20 @@ class Watchdog:
 
     def _save_bundle(
         self, watch: _Watch, looked: Looked, verdict: Verdict, at: float
-    ) -> str | None:
+    ) -> bundles.Bundle | None:
         hang = bundles.Hang(
             watch.engine.unit, looked.cgroup, verdict.why, verdict.still, watch.text, self._stacks
         )
         try:
-            name, missing = bundles.save_bundle(self._paths, hang, at)
+            bundle = bundles.save_bundle(self._paths, hang, at)
         except (OSError, HostError) as error:
             self._say(f"nothing of it could be kept: {describe_error(error)}")
             return None
-        without = f"; without {'; '.join(missing)}" if missing else ""
-        self._say(f"evidence is stored in {layout.HANGS}/{name}{without}")
-        return name
+        without = f"; without {'; '.join(bundle.missing)}" if bundle.missing else ""
+        self._say(f"evidence is stored in {layout.HANGS}/{bundle.name}{without}")
+        if bundle.cause:
+            self._say(f"its logs show the cause: {bundle.cause.title}; {bundle.cause.fix}")
+        return bundle
 
     def _decide_restart(self, watch: _Watch, looked: Looked, at: float) -> str:
         """Return what is done about an engine that hangs; the reason where it is not restarted."""

@@ -5,6 +5,7 @@ One file, written at each change: `status` and `diagnose` read it too.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ HOUR_S = 3600.0
 # A time of ten digits, in the year 2286.
 _MAX_TIME_S = 1e10
 RESTARTED, LEFT, GROUP = "restarted", "left alone", "left to the group"
+_ID = re.compile(r"diagnose\.[a-z0-9_]+\Z")
 _COUNTS = ("probes", "hangs", "restarts")
 _HELP = {
     "probes": "Test requests of the watchdog to an engine.",
@@ -120,6 +122,16 @@ class Record:
         lines += [
             f'{metric}{{engine="{number}"}} {int(stalled.get(unit, False))}'
             for unit, number in index.items()
+        ]
+        metric = "kimi_watchdog_last_cause"
+        lines += [
+            f"# HELP {metric} 1 for the id of the cause that the logs of the last hang show.",
+            f"# TYPE {metric} gauge",
+        ]
+        lines += [
+            f'{metric}{{engine="{number}",id="{cause}"}} 1'
+            for unit, number in index.items()
+            if _ID.match(cause := str((self.last_of(unit) or {}).get("cause_id")))
         ]
         return "\n".join(lines) + "\n"
 

@@ -167,6 +167,7 @@ def test_an_engine_that_answers_health_and_no_chat_is_kept_and_restarted(
     assert last["done"] == "restarted"
     summary = json.loads((machine.paths.hangs / last["bundle"] / "summary.json").read_text())
     assert summary["unit"] == UNIT
+    assert summary["cause"] is None
     assert "generation_tokens" in (machine.paths.hangs / last["bundle"] / "metrics.txt").read_text()
     said = capsys.readouterr().out
     for words in (
@@ -193,6 +194,31 @@ def test_an_engine_that_answers_health_and_no_chat_is_kept_and_restarted(
     assert machine.last()["served_again_s"] > 0
     assert "serves again" in capsys.readouterr().out
     assert metrics(machine)['kimi_watchdog_stalled{engine="0"}'] == "0"
+
+
+FALLEN = "NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python, GPU has fallen off the bus."
+
+
+def test_the_cause_that_logs_show_is_in_bundle_journal_and_metrics(
+    machine: Machine, engine: Engine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    row = {"__CURSOR": "c", "__REALTIME_TIMESTAMP": str(int(time.time() * 1e6)), "MESSAGE": FALLEN}
+    (tmp_path / "kernel").write_text(json.dumps(row) + "\n")
+    (tmp_path / "bin" / "journalctl").write_text(
+        f"#!/bin/sh\ncase \"$*\" in *--dmesg*) exec cat '{tmp_path}/kernel';; esac\n"
+    )
+    engine.chat_status = None
+    watchdog = Watchdog(machine.paths, LIMITS, restarts=3)
+    assert turns(watchdog, machine.told)
+    bundle = machine.paths.hangs / machine.last()["bundle"]
+    diagnosis = (bundle / "diagnosis.txt").read_text()
+    title = diagnosis.splitlines()[0]
+    assert any("  kernel.log:1: " in line and FALLEN in line for line in diagnosis.splitlines())
+    assert json.loads((bundle / "summary.json").read_text())["cause"] == title
+    assert f"its logs show the cause: {title}" in capsys.readouterr().out
+    cause = machine.last()["cause_id"]
+    assert f"id: {cause}" in diagnosis
+    assert metrics(machine)[f'kimi_watchdog_last_cause{{engine="0",id="{cause}"}}'] == "1"
 
 
 @small_disk.NEEDS_ROOT
