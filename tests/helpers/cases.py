@@ -52,6 +52,11 @@ class _Answer:
             self.document = json.loads(out)
         except ValueError:
             self.document = None
+        found = self.document.get("findings", []) if isinstance(self.document, dict) else []
+        self.answers = {
+            "cause": [_flatten(f"{one.get('title')}. {one.get('cause')}") for one in found],
+            "fix": [_flatten(one.get("fix") or "") for one in found],
+        }
 
     def judge(self, want: dict[str, Any]) -> list[str]:
         """Return what an expectation misses; of alternatives one has to hold."""
@@ -66,8 +71,11 @@ class _Answer:
         if "json" in want:
             held = list(_select(self.document, want["json"]))
             return [] if _holds(held, want) else [f"{want}: {_flatten(json.dumps(held))[:400]}"]
-        pattern = want.get("text_matches", want.get("text_absent"))
-        return [] if _found(pattern, self.text) == ("text_matches" in want) else [str(want)]
+        ((key, pattern),) = want.items()
+        part, _, how = key.rpartition("_")
+        texts = [self.text] if part == "text" else self.answers[part]
+        held = any(_found(pattern, text) for text in texts)
+        return [] if held == {"matches": True, "absent": False}[how] else [f"{want}: {texts}"]
 
 
 def _holds(values: list[Any], want: dict[str, Any]) -> bool:

@@ -76,7 +76,7 @@ def find_causes(scanner: Scanner) -> Diagnosis:
         root = _find_root(hit, explained)
         if root is not hit and id(root) in causes:
             causes[id(root)].followed_by.append(hit)
-    kept = _drop_vague(list(causes.values()))
+    kept = _drop_vague([one for one in causes.values() if not _is_arrived(one)])
     effects = {effect for cause in kept for effect in _list_effects(cause.hit)}
     return Diagnosis(
         sorted(kept, key=_rank),
@@ -144,6 +144,15 @@ def _drop_vague(causes: list[Cause]) -> list[Cause]:
     return [
         one for one in causes if one.hit.row.kind == "fault" or one.hit.row.effect not in effects
     ]
+
+
+def _is_arrived(cause: Cause) -> bool:
+    """Whether a download stumbled, ended nothing, and the engine answered with its files."""
+    return (
+        cause.hit.row.kind == "symptom"
+        and cause.over_at_line > 0
+        and all(one.row.effect == "download_error" for one in (cause.hit, *cause.followed_by))
+    )
 
 
 def _list_effects(hit: Hit) -> set[str]:

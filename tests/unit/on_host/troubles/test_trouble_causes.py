@@ -32,7 +32,8 @@ HANG = row("waiting_long", "symptom", "hang", "hang")
 SHORT_WAIT = row("short_wait", "harmless", "hang")
 ENGINE = row("engine_gone", "consequence", "engine_end", "engine_end")
 NETWORK = row("network_gone", "fault", "network_error", "network_error")
-ALL = (GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, NETWORK)
+DOWNLOAD = row("file_late", "symptom", "download_error", "load_error")
+ALL = (DOWNLOAD, GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, NETWORK)
 
 
 def diagnose(*logs: str) -> Diagnosis:
@@ -113,3 +114,14 @@ def test_it_is_told_that_the_engine_answered_again() -> None:
 
 def test_a_value_of_the_line_stands_in_the_title() -> None:
     assert diagnose("gpu_memory_bad happened with v80").causes[0].title == "gpu_memory_bad v80"
+
+
+def test_a_file_that_came_late_is_no_cause_where_the_engine_answered_afterwards() -> None:
+    late = "file_late happened\nINFO: Application startup complete.\n"
+    assert told(diagnose(late)) == {}
+    assert told(diagnose("file_late happened\n")) == {"file_late": []}
+
+
+def test_a_file_that_ended_the_engine_is_a_cause_though_a_later_start_went_well() -> None:
+    found = diagnose("file_late happened\nengine_gone happened\nApplication startup complete.\n")
+    assert told(found) == {"file_late": ["engine_gone"]}
