@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kimi_prov.on_host.probe import gpu_faults
+
 STEP_S = 30
 LAST = 480
 DAY = 86400
@@ -116,6 +118,10 @@ def _machine(host: str, low: float, concurrency: int) -> dict[str, str]:
         node("kimi_gpu_throttled", host, gpu="1", reason="hw_thermal_slowdown"): flat(0),
         node("kimi_gpu_throttled", host, gpu="1", reason="sw_power_cap"): flat(1),
         node("kimi_gpu_ecc_uncorrected_total", host, gpu="1"): flat(2),
+        **{
+            node("kimi_gpu_fault", host, gpu="1", fault=fault.name): flat(0)
+            for fault in gpu_faults.FAULTS
+        },
         node("kimi_gpu_xid_errors_total", host, code="43"): flat(1),
         node("kimi_driver_changed", host): flat(0),
         node("kimi_clock_synchronised", host): flat(1),
@@ -543,6 +549,65 @@ CASES: tuple[Case, ...] = (
         silent=(29, 92),
         labels={"host": "a", "gpu": "1"},
         says="a: memory of GPU 1 has uncorrected errors",
+    ),
+    Case(
+        "KimiGpuRowRemapFailed",
+        "no spare row; the card is replaced",
+        {
+            node("kimi_gpu_fault", gpu="1", fault="row_remap_failed"): phases(
+                (0, 10), (1, 20), (0, 90)
+            )
+        },
+        fires=(11, 29),
+        silent=(9, 31),
+        labels={"host": "a", "gpu": "1"},
+        says="a: GPU 1 has a faulty row of memory and no spare one for it",
+    ),
+    Case(
+        "KimiGpuRowRemapPending",
+        "a row waits; the machine is restarted",
+        {
+            node("kimi_gpu_fault", gpu="1", fault="row_remap_pending"): phases(
+                (0, 10), (1, 20), (0, 90)
+            )
+        },
+        fires=(11, 29),
+        silent=(9, 31),
+        labels={"host": "a", "gpu": "1"},
+        says="a: a row of memory of GPU 1 is faulty and is replaced when the GPU is reset",
+    ),
+    Case(
+        "KimiGpuEccStorm",
+        "many corrected errors, and an hour without",
+        {node("kimi_gpu_fault", gpu="1", fault="ecc_storm"): phases((0, 10), (1, 60), (0, 90))},
+        fires=(11, 69),
+        silent=(9, 71),
+        labels={"host": "a", "gpu": "1"},
+        says="a: GPU 1 corrected more memory errors in an hour than it should",
+    ),
+    Case(
+        "KimiGpuNvlinkErrors",
+        "a link recovers, and an hour without",
+        {node("kimi_gpu_fault", gpu="1", fault="nvlink_errors"): phases((0, 10), (1, 60), (0, 90))},
+        fires=(11, 69),
+        silent=(9, 71),
+        labels={"host": "a", "gpu": "1"},
+        says="a: NVLink of GPU 1 had to repeat or to be set up again",
+    ),
+    Case(
+        "KimiGpuPcieWidth",
+        "half its lanes, until the card is seated again",
+        {node("kimi_gpu_fault", gpu="1", fault="pcie_width"): phases((0, 5), (1, 30), (0, 90))},
+        fires=(16, 34),
+        silent=(14, 36),
+        labels={"host": "a", "gpu": "1"},
+        says="a: GPU 1 has a PCIe link that is narrower than card and slot can have",
+    ),
+    Case(
+        "KimiGpuPcieWidth",
+        "narrow while it is trained",
+        {node("kimi_gpu_fault", gpu="1", fault="pcie_width"): phases((0, 5), (1, 8), (0, 90))},
+        silent=(10, 14, 20),
     ),
     Case(
         "KimiGpuThrottled",

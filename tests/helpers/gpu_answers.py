@@ -13,12 +13,14 @@ _RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "recordings"
 _FILES = ("h100-x1-idle/query.csv", "gpu-metrics/h100-x1.csv")
 # The driver's other names of the same columns.
 _NAMES = {"clocks.sm": "clocks.current.sm", gpu_load.REASONS[0]: gpu_load.REASONS[1]}
+# Neither recording has it; that card is in a slot with as many lanes as it has.
+_UNRECORDED = {"pcie.link.width.max": "16"}
 _UNITS = (" %", " MiB", " W", " MHz")
 
 
 def gpu_answer(**other: str) -> str:
     """One line of the answer; `other` are fields of another moment, `__` for a dot."""
-    said: dict[str, str] = {}
+    said: dict[str, str] = {**_UNRECORDED}
     for file in _FILES:
         (row,) = nvidia_smi.parse_table((_RECORDINGS / file).read_text())
         said |= {name: _bare(value) for name, value in row.items()}

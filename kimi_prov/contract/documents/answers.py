@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 from kimi_prov.contract.documents.facts import Facts
+from kimi_prov.contract.documents.findings import ToldFinding
 from kimi_prov.contract.documents.form import (
     Bytes,
     Count,
@@ -425,15 +426,6 @@ class FirewallAnswer(BucketAnswer, Changed):
 
     added: NotRequired[list[dict[str, Any]]]
     removed: NotRequired[list[dict[str, Any]]]
-
-
-class ToldFinding(TypedDict):
-    """A finding as a machine reports it: the control side adds the rest."""
-
-    id: str
-    observed: Any
-    required: Any
-    fix: str | None
 
 
 class UpdateLookAnswer(TypedDict):

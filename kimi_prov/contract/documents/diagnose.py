@@ -39,7 +39,7 @@ class DiagnosedHost(TypedDict):
 class Diagnosis(TypedDict):
     """A problem that was recognised."""
 
-    id: Annotated[str, Rule(pattern=r"^diagnose\.[a-z0-9_]+$")]
+    id: Annotated[str, Rule(pattern=r"^(diagnose|gpu)\.[a-z0-9_]+$")]
     severity: Literal["blocker", "warning", "info"]
     """Prevents the model from serving; was seen while it serves; was over when the engine last
     answered."""

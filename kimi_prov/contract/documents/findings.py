@@ -27,3 +27,12 @@ class Finding(TypedDict):
     """What fixing it costs, where that is known."""
     cost_basis: NotRequired[str]
     """How that was computed."""
+
+
+class ToldFinding(TypedDict):
+    """A finding as a machine reports it: the control side adds the rest."""
+
+    id: str
+    observed: Any
+    required: Any
+    fix: str | None

@@ -27,7 +27,8 @@ from kimi_prov.on_host.system.process import NOT_FOUND, run
 if TYPE_CHECKING:
     import subprocess
 
-    from kimi_prov.contract.documents.answers import FirewallAnswer, ToldFinding
+    from kimi_prov.contract.documents.answers import FirewallAnswer
+    from kimi_prov.contract.documents.findings import ToldFinding
 
 COMMENT = "kimi-prov"
 _CHALLENGE = re.compile(r"(\n\tset challenge \{[^}]*?)\n\t\telements = \{[^}]*\}")

@@ -23,7 +23,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.state_files import HISTORY_ENTRY
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
-from kimi_prov.on_host.probe import clock, gpu_load, nvidia_smi
+from kimi_prov.on_host.probe import clock, gpu_faults, gpu_load, nvidia_smi
 from kimi_prov.on_host.system import boot, group_state, kept_state, plans, units
 from kimi_prov.on_host.system.exposition import Sample, render
 from kimi_prov.on_host.system.files import (
@@ -180,7 +180,11 @@ class Look:
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
         cards, _ = gpu_load.read(_ASK_S)
-        return gpus.collect(len(planned), cards or [], _ask)
+        kept = self.kept.get(gpu_faults.READINGS)
+        samples, self.kept[gpu_faults.READINGS] = gpus.collect(
+            len(planned), cards or [], _ask, kept, time.time()
+        )
+        return samples
 
     def driver(self) -> list[Sample]:
         """Add whether the driver that runs is the one that is installed."""

@@ -5,11 +5,16 @@ One query for all cards, which took 30 ms of CPU time with one H100.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.numbers import parse_int, parse_leading_decimal
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.process import NOT_FOUND, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MIB = 1 << 20
 # The queried fields of a card, without the reasons for a lower clock.
@@ -30,10 +35,19 @@ COLUMNS = (
     "ecc.errors.uncorrected.volatile.total",
     "ecc.errors.uncorrected.aggregate.total",
     "ecc.errors.corrected.aggregate.total",
+    "remapped_rows.correctable",
+    "remapped_rows.uncorrectable",
+    "remapped_rows.pending",
+    "remapped_rows.failure",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
 )
 # The name since driver 535; the second one was used before.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-_NO_SUCH_FIELD = "is not a valid field"
+# It refuses the whole query for one field that the driver does not know, and names it.
+_UNKNOWN_FIELD = re.compile(r'Field "([^"]{1,100})" is not a valid field')
+_BITS = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_NEEDED = ("index", "name")
 # Bits of NVML (nvml.h, nvmlClocksEventReason*) for a card that is slower than it could be; the
 # other bits are the owner's settings, or an idle card.
 THROTTLES = {
@@ -67,30 +81,49 @@ class GpuNow:
     ecc_uncorrected_now: int | None
     ecc_uncorrected: int | None
     ecc_corrected: int | None
+    # Rows of the memory that spare ones replaced, by what led to it; a row that waits for a reset
+    # of the GPU, and one that could not be replaced.
+    rows_remapped_correctable: int | None
+    rows_remapped_uncorrectable: int | None
+    row_remap_pending: bool | None
+    row_remap_failed: bool | None
+    # Lanes now, and the most that card and slot can have together.
+    pcie_width: int | None
+    pcie_width_max: int | None
     # Names of THROTTLES.
     throttled: tuple[str, ...] | None
 
 
 def read(timeout_s: float) -> tuple[list[GpuNow] | None, str]:
     """Return each card, None with the reason where they are unknown; [] without nvidia-smi."""
-    problem = ""
-    for reasons in REASONS:
-        question = f"--query-gpu={','.join((*COLUMNS, reasons))}"
+    columns = [*COLUMNS, REASONS[0]]
+    while True:
+        question = f"--query-gpu={','.join(columns)}"
         done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=timeout_s)
         if done.returncode == NOT_FOUND:
             return [], ""
         if done.returncode == 0:
-            return parse(done.stdout), ""
+            return parse(done.stdout, columns), ""
         told = (done.stderr or done.stdout).strip().splitlines()
         problem = f"nvidia-smi: {told[0] if told else done.returncode}"
-        if _NO_SUCH_FIELD not in problem:
-            break
-    return None, problem
+        unknown = _UNKNOWN_FIELD.search(problem)
+        if unknown is None or unknown[1] in _NEEDED or unknown[1] not in columns:
+            return None, problem
+        columns = _replace_column(columns, unknown[1])
 
 
-def parse(text: str) -> list[GpuNow]:
+def _replace_column(columns: list[str], unknown: str) -> list[str]:
+    """Return the query without a field; the reasons for a lower clock have an older name."""
+    left = [name for name in columns if name != unknown]
+    return [*left, REASONS[1]] if unknown == REASONS[0] else left
+
+
+def parse(text: str, columns: Sequence[str] = (*COLUMNS, REASONS[0])) -> list[GpuNow]:
     """Parse the rows of the query; a bad line, as that of a lost card, is left out."""
-    return [_parse_card(row) for row in nvidia_smi.parse_table(text, [*COLUMNS, REASONS[0]])]
+    rows = nvidia_smi.parse_table(text, list(columns))
+    # A field that was not asked for is as unknown as one that the card does not report.
+    unknown = dict.fromkeys((*COLUMNS, *REASONS), "")
+    return [_parse_card({**unknown, **row}) for row in rows]
 
 
 def _parse_card(row: dict[str, str]) -> GpuNow:
@@ -111,7 +144,13 @@ def _parse_card(row: dict[str, str]) -> GpuNow:
         ecc_uncorrected_now=parse_int(row["ecc.errors.uncorrected.volatile.total"]),
         ecc_uncorrected=parse_int(row["ecc.errors.uncorrected.aggregate.total"]),
         ecc_corrected=parse_int(row["ecc.errors.corrected.aggregate.total"]),
-        throttled=_parse_throttles(row[REASONS[0]]),
+        rows_remapped_correctable=parse_int(row["remapped_rows.correctable"]),
+        rows_remapped_uncorrectable=parse_int(row["remapped_rows.uncorrectable"]),
+        row_remap_pending=nvidia_smi.parse_switch(row["remapped_rows.pending"]),
+        row_remap_failed=nvidia_smi.parse_switch(row["remapped_rows.failure"]),
+        pcie_width=parse_int(row["pcie.link.width.current"]),
+        pcie_width_max=parse_int(row["pcie.link.width.max"]),
+        throttled=_parse_throttles(row[REASONS[0]] or row[REASONS[1]]),
     )
 
 
@@ -126,8 +165,7 @@ def _parse_bytes(text: str) -> int | None:
 
 
 def _parse_throttles(text: str) -> tuple[str, ...] | None:
-    try:
-        bits = int(text, 16)
-    except ValueError:
+    if not _BITS.fullmatch(text):
         return None
+    bits = int(text, 16)
     return tuple(name for name, bit in THROTTLES.items() if bits & bit)

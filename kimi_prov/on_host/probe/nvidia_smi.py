@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _GPU = re.compile(r"GPU(\d+)")
 _NV = re.compile(r"NV([0-9]{1,4})")
 _LINK = re.compile(r"Link \d+:\s*([\d.]+) GB/s")
+_LINKS_OF = re.compile(r"^GPU (\d{1,4}):")
+_LINK_ERRORS = re.compile(r"^\s+Link \d+: (.*?)\s*\bErrors?: (\d{1,18})\s*$")
 _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)*)\s")
 _ONLINE = ("Enabled", "Yes", "Active")
 _OFFLINE = ("Disabled", "No", "Not Active")
@@ -178,6 +180,22 @@ def parse_links(text: str | None) -> list[dict[str, Any]] | None:
             speed = parse_leading_decimal(match.group(1))
             found[-1]["bytes_per_s"] = None if speed is None else round(speed * 1e9)
     return found or None
+
+
+def parse_link_errors(text: str | None) -> dict[str, dict[str, int]]:
+    """Parse `nvidia-smi nvlink -e`: the errors of each card's links together, by kind.
+
+    Kinds are `replay`, `recovery` and `crc`, and others on newer cards.
+    """
+    by_card: dict[str, dict[str, int]] = {}
+    counts: dict[str, int] | None = None
+    for line in (text or "").splitlines():
+        if head := _LINKS_OF.match(line):
+            counts = by_card.setdefault(head[1], {})
+        elif counts is not None and (error := _LINK_ERRORS.match(line)):
+            kind = error[1].lower()
+            counts[kind] = counts.get(kind, 0) + int(error[2])
+    return by_card
 
 
 def parse_module(text: str | None) -> dict[str, Any]:

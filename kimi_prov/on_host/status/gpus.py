@@ -1,13 +1,19 @@
-"""The present state of GPUs, as `status` shows it."""
+"""The present state of GPUs as `status` shows it, and what begins to fail."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.probe import gpu_load
+from kimi_prov.on_host.probe import gpu_faults, gpu_load
+from kimi_prov.on_host.system.files import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.findings import ToldFinding
     from kimi_prov.contract.documents.status.activity import GpuNow
+    from kimi_prov.contract.paths import Paths
 
 _TIMEOUT_S = 10.0
 _WORDS = {
@@ -19,10 +25,15 @@ _WORDS = {
 }
 
 
-def read() -> tuple[list[GpuNow] | None, str]:
-    """Return a row for each GPU, None with the reason where they are unknown; [] without any."""
-    found, problem = gpu_load.read(_TIMEOUT_S)
-    return None if found is None else [build_row(card) for card in found], problem
+def read() -> tuple[list[gpu_load.GpuNow] | None, str]:
+    """Return each GPU, None with the reason where they are unknown; [] without any."""
+    return gpu_load.read(_TIMEOUT_S)
+
+
+def list_findings(paths: Paths, cards: Sequence[gpu_load.GpuNow]) -> list[ToldFinding]:
+    """Return the signs of failing GPUs; errors of the last hour are those that the metrics keep."""
+    kept = read_json(paths.metrics_state).get(gpu_faults.READINGS)
+    return gpu_faults.list_findings(cards, gpu_faults.compute_growth(kept, time.time()))
 
 
 def build_row(card: gpu_load.GpuNow) -> GpuNow:

@@ -19,6 +19,7 @@ from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.monitor import status as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.status import gateway as behind
+from kimi_prov.on_host.status import gpus
 from kimi_prov.on_host.status.sample import Sample
 from kimi_prov.on_host.system import boot, group_state, kept_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
@@ -294,7 +295,6 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
     group = _build_group(paths, plan, serving[0]) if plan.get("group") else None
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
-    updates = _build_updates()
     state = status.decide_state(rests, own, down=bool(down), wakes=wakes)
     detail: str = state
     if down:
@@ -326,12 +326,13 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
         "web": page.build_document(paths, web, states.get(unit_names.WEB, {})) if web else None,
         "memory": _sum_memory(placed),
         "placement": [_build_placement(item["index"], item["processes"]) for item in placed],
-        **updates,
+        **_build_updates(),
         "uptime_seconds": boot.read_uptime_s(),
         "drift": _build_drift(paths, states),
         "metrics": _build_metrics(paths, plan, states),
         "watchdog": _build_watchdog(paths, plan, states),
         "now": sample.read(port["engines"] if port else ()),
+        "findings": gpus.list_findings(paths, sample.cards),
     }
 
 

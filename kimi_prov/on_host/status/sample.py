@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NowStatus,
         TokenRates,
     )
+    from kimi_prov.on_host.probe.gpu_load import GpuNow as GpuReading
 
 # Seconds between the two readings, at least; and the limit of one reading.
 MIN_INTERVAL_S = 1.0
@@ -48,6 +49,8 @@ class Sample:
     def __init__(self, plan: MachinePlan) -> None:
         self._instances = [row for row in plan.get("instances") or () if row.get("port")]
         self._ports = [port for row in self._instances if (port := row["port"])]
+        # The GPUs of the last reading.
+        self.cards: list[GpuReading] = []
         self._counters = Sampler()
         self._counters.start()
         self._first = self._readings()
@@ -66,7 +69,8 @@ class Sample:
             counted = {**_NOTHING, "memory_problem": error.message, "amx_problem": error.message}
         finally:
             self._counters.close()
-        rows, problem = gpus.read()
+        cards, problem = gpus.read()
+        self.cards = cards or []
         behind = {str(row["name"]): row for row in proxy}
         return {
             "apart_s": round(apart, 2),
@@ -74,7 +78,7 @@ class Sample:
                 _build_engine(instance, first, later, apart, behind)
                 for instance, first, later in zip(self._instances, self._first, second)
             ],
-            "gpus": rows,
+            "gpus": None if cards is None else [gpus.build_row(card) for card in cards],
             "gpus_problem": problem or None,
             **counted,
         }

@@ -72,6 +72,7 @@ class Evidence:
     purpose, empty where it is to. `hangs`: what the watchdog kept, the newest first; of the
     last one `hang` says what came of it. `disks`: file systems that hold something of ours.
     `gateway`: the gateway's entry in the status; `split`: hosts that have its address as well.
+    `failing`: the findings of the status about hardware.
     """
 
     plan: Mapping[str, object] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class Evidence:
     disks: tuple[Disk, ...] = ()
     gateway: Mapping[str, Any] = field(default_factory=dict)
     split: str = ""
+    failing: tuple[Mapping[str, object], ...] = ()
 
     def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
         """Return what stands in the plan under these keys, None where one of them is not there."""
@@ -145,11 +147,12 @@ def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
         logs=logs,
         kernel=progress.parse_entries(_read_mapping(gathered.get("kernel")).get("entries")),
         metrics=tuple(_read_metrics(gathered.get("metrics"))),
-        hangs=tuple(_read_bundles(gathered.get("hangs"))),
+        hangs=tuple(_read_rows(gathered.get("hangs"))),
         hang=_read_mapping(_read_mapping(status.get("watchdog")).get("last_hang")),
         disks=tuple(_read_disks(status.get("disks"))),
         gateway=_read_mapping(status.get("gateway")),
         split=split,
+        failing=tuple(_read_rows(status.get("findings"))),
     )
 
 
@@ -193,7 +196,7 @@ def _read_metrics(rows: object) -> Iterator[Metrics]:
             )
 
 
-def _read_bundles(rows: object) -> Iterator[Mapping[str, Any]]:
+def _read_rows(rows: object) -> Iterator[Mapping[str, Any]]:
     return (_read_mapping(row) for row in (rows if isinstance(rows, list) else ()))
 
 

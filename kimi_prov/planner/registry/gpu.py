@@ -2,9 +2,67 @@
 
 from __future__ import annotations
 
-from kimi_prov.planner.registry.definition import Definition
+from kimi_prov.planner.registry.definition import Definition, Remedy
+
+_MEMORY_ERRORS = "docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt"
+_REASONS = "docs.nvidia.com/deploy/nvml-api, nvmlClocksEventReasons"
+
+
+def _define_fault(identity: str, title: str, source: str, remedy: Remedy = "depends") -> Definition:
+    """Define a sign of failing hardware: `status` and `diagnose` report it, no plan does."""
+    return Definition(
+        identity,
+        title=title,
+        severities=("warning",),
+        source=source,
+        remedy=remedy,
+        concerns="deployment",
+    )
+
 
 DEFINITIONS = (
+    _define_fault(
+        "gpu.ecc_storm",
+        "A GPU corrects more memory errors than it should",
+        "nvidia-smi: ecc.errors.corrected.aggregate.total, twice within an hour",
+    ),
+    _define_fault(
+        "gpu.ecc_uncorrected",
+        "A GPU had uncorrectable ECC errors in its memory",
+        f"nvidia-smi: ecc.errors.uncorrected.volatile.total; {_MEMORY_ERRORS}",
+    ),
+    _define_fault(
+        "gpu.heat",
+        "A GPU is too hot and slows itself down",
+        f"nvidia-smi: clocks_event_reasons, thermal slowdown; {_REASONS}",
+    ),
+    _define_fault(
+        "gpu.nvlink_errors",
+        "A GPU's NVLink has to repeat, or to set itself up again",
+        "nvidia-smi nvlink -e, twice within an hour; limits: "
+        "github.com/NVIDIA/DCGM, dcgm_gpu_hardware_limits.h",
+    ),
+    _define_fault(
+        "gpu.pcie_width",
+        "A GPU's PCIe link lost lanes",
+        "nvidia-smi: pcie.link.width.current and .max, which is that of card and slot together",
+    ),
+    _define_fault(
+        "gpu.power_brake",
+        "The machine's power supply slows a GPU down",
+        f"nvidia-smi: clocks_event_reasons, power brake; {_REASONS}",
+    ),
+    _define_fault(
+        "gpu.row_remap_failed",
+        "A row of a GPU's memory is faulty and could not be replaced",
+        f"nvidia-smi: remapped_rows.failure (Xid 64); {_MEMORY_ERRORS}",
+    ),
+    _define_fault(
+        "gpu.row_remap_pending",
+        "A row of a GPU's memory is faulty: it is replaced when the GPU is reset",
+        f"nvidia-smi: remapped_rows.pending (Xid 63); {_MEMORY_ERRORS}",
+        "reboot",
+    ),
     Definition(
         "gpu.divisible",
         title="The model cannot be cut into so many equal parts",

@@ -13,8 +13,9 @@ from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_i
 from kimi_prov.show.text.update import format_pending
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.status.gateway import GatewayStatus
     from kimi_prov.contract.documents.status.host import (
         AppliedStatus,
@@ -52,12 +53,23 @@ def _format_host(host: Mapping[str, Any]) -> list[str]:
     if not host.get("provisioned"):
         return []
     return [
+        *_format_findings(host.get("findings")),
         *_format_served(host),
         *activity.format_lines(host),
         *_format_web_ui(host),
         *_format_units(host),
         *_format_space(host),
     ]
+
+
+def _format_findings(rows: Sequence[Finding] | None) -> list[str]:
+    """Write what begins to fail; an earlier version reports none."""
+    lines: list[str] = []
+    for row in rows or ():
+        lines += format_entry("HARDWARE", f"{row['title']} [{row['id']}]")
+        lines += format_entry("  seen", str(row["observed"]))
+        lines += format_entry("  fix", row["fix"] or "")
+    return lines
 
 
 def _format_served(host: Mapping[str, Any]) -> list[str]:

@@ -153,6 +153,17 @@ def test_the_alert_on_disks_has_the_same_bounds() -> None:
     assert float(alert.expression.rpartition("< ")[2]) == sizes.FULL_BYTES
 
 
+def test_the_status_finding_of_failing_hardware_is_told_again() -> None:
+    told = gathered(ok=True)
+    row = {"observed": "GPU 1: x8 of x16", "required": "x16", "fix": "seat the card again"}
+    unknown = [{"id": "gpu.memory", **row}, {"id": "gpu.of_next_year", **row}, None, "text"]
+    told["status"]["findings"] = [{"id": "gpu.pcie_width", **row}, *unknown]
+    (found,) = run_rules(evidence.read_evidence(told))
+    assert (found["id"], found["severity"]) == ("gpu.pcie_width", "warning")
+    assert (found["observed"], found["fix"]) == (row["observed"], row["fix"])
+    closed_form.validate_part(found, Diagnosis)
+
+
 HANG = {
     "unit": UNIT,
     "at": "2026-11-24T06:27:42Z",

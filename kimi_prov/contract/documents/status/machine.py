@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from kimi_prov.contract.documents.findings import Finding, ToldFinding
 from kimi_prov.contract.documents.form import Count, NotRequired, Required, Timestamp
 from kimi_prov.contract.documents.status.activity import NowStatus
 from kimi_prov.contract.documents.status.host import (
@@ -54,10 +55,14 @@ class MachineStatus(MachineState):
     """A host that serves."""
 
     stand_ins: list[str]
+    findings: NotRequired[list[Finding]]
+    """Hardware that begins to fail while it serves. An earlier version does not report it."""
 
 
 class MachineAnswer(MachineState, total=False):
     """A host that serves, and what makes its answers meaningless."""
+
+    findings: list[ToldFinding]
 
     stand_in: str | None
     random_weights: bool

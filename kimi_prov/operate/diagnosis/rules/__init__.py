@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.operate.diagnosis.rules import logs, metrics, service
+from kimi_prov.operate.diagnosis.rules import hardware, logs, metrics, service
 from kimi_prov.operate.diagnosis.rules.registry import RULES
 from kimi_prov.operate.diagnosis.rules.troubles import find_troubles
 from kimi_prov.planner.findings import make_finding, sort_by_severity
@@ -27,7 +27,10 @@ _MODULES = (logs, metrics, service)
 
 def run_rules(evidence: Evidence) -> list[Finding | Diagnosis]:
     """Return what is recognised, the most severe first."""
-    seen = ((identity, check(evidence)) for identity, check in RULES.items())
+    seen = [
+        *((identity, check(evidence)) for identity, check in RULES.items()),
+        *hardware.list_failing(evidence),
+    ]
     findings: list[Finding | Diagnosis] = [
         make_finding(identity, **observation)
         for identity, observation in seen

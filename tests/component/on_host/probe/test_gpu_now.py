@@ -16,7 +16,9 @@ PATIENCE_S = 600.0
 # Each question is a line of `asked` beside the program.
 PROGRAM = """#!/bin/sh
 echo "$1" >> {folder}/asked
-case "$1" in *{unknown}*) echo 'Field "{unknown}" is not a valid field to query.'; exit 2 ;; esac
+case ",${{1#*=}}," in *,{unknown},*)
+  echo 'Field "{unknown}" is not a valid field to query.'; exit 2 ;;
+esac
 {answer}
 """
 
@@ -56,6 +58,28 @@ def test_a_driver_before_535_knows_the_reasons_by_their_first_name(smi: Smi) -> 
     cards, _ = gpu_load.read(PATIENCE_S)
     assert cards is not None
     assert cards[0].throttled == ("hw_slowdown", "hw_thermal_slowdown")
+
+
+@pytest.mark.parametrize("field", gpu_load.COLUMNS[2:])
+def test_a_field_that_a_driver_does_not_know_spoils_no_other(smi: Smi, field: str) -> None:
+    columns = (*gpu_load.COLUMNS, gpu_load.REASONS[0])
+    values = gpu_answer(remapped_rows__failure="Yes").split(", ")
+    del values[columns.index(field)]
+    smi.install(f"echo '{', '.join(values)}'", unknown=field)
+    cards, problem = gpu_load.read(PATIENCE_S)
+    assert problem == ""
+    assert cards is not None
+    assert cards[0].row_remap_failed is (None if field == "remapped_rows.failure" else True)
+    assert cards[0].throttled == ()
+    assert smi.asked() == 2
+
+
+def test_a_tool_that_knows_no_field_is_not_asked_forever(smi: Smi) -> None:
+    smi.install("echo 'Field \"index\" is not a valid field to query.'; exit 2")
+    cards, problem = gpu_load.read(PATIENCE_S)
+    assert cards is None
+    assert "index" in problem
+    assert smi.asked() == 1
 
 
 def test_what_it_says_is_told_and_it_is_not_asked_again(smi: Smi) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gpu_answers import gpu_answer
@@ -16,7 +17,7 @@ XID = (RECORDINGS / "diagnose" / "gpu_lost" / "kernel.log").read_text()
 
 def shown(planned: int, query: str, links: str | None = None, kernel: str = "") -> list[str]:
     told = {gpus.LINK_ERRORS: links, gpus.KERNEL: kernel}
-    samples = gpus.collect(planned, gpu_load.parse(query), lambda argv: told[tuple(argv)])
+    samples, _ = gpus.collect(planned, gpu_load.parse(query), lambda argv: told[tuple(argv)])
     return [row for row in render(samples, gpus.HELPS).splitlines() if not row.startswith("#")]
 
 
@@ -39,6 +40,30 @@ def test_an_idle_card_is_not_throttled_and_a_hot_one_is() -> None:
         'kimi_gpu_throttled{gpu="0",reason="hw_slowdown"} 1',
         'kimi_gpu_throttled{gpu="0",reason="hw_thermal_slowdown"} 1',
     ]
+
+
+def test_signs_of_failing_are_shown_by_kind_where_the_card_reports_them() -> None:
+    faults = [row for row in shown(1, gpu_answer(remapped_rows__pending="Yes")) if "_fault{" in row]
+    assert 'kimi_gpu_fault{gpu="0",fault="row_remap_pending"} 1' in faults
+    assert 'kimi_gpu_fault{gpu="0",fault="pcie_width"} 0' in faults
+    # One reading says nothing of a rate.
+    assert not [row for row in faults if "ecc_storm" in row or "nvlink" in row]
+    assert 'kimi_gpu_pcie_lanes{gpu="0"} 16' in shown(1, gpu_answer())
+
+
+def test_errors_since_the_last_writing_are_judged() -> None:
+    def collect(corrected: str, kept: object, now_s: float) -> tuple[list[str], object]:
+        cards = gpu_load.parse(gpu_answer(ecc__errors__corrected__aggregate__total=corrected))
+        samples, readings = gpus.collect(1, cards, lambda _: None, kept, now_s)
+        rows = render(samples, gpus.HELPS).splitlines()
+        return [row for row in rows if 'fault="ecc_storm"' in row], json.loads(json.dumps(readings))
+
+    rows, kept = collect("50000", None, 1000.0)
+    assert rows == []
+    rows, kept = collect("50001", kept, 1030.0)
+    assert rows == ['kimi_gpu_fault{gpu="0",fault="ecc_storm"} 0']
+    rows, _ = collect("90000", kept, 1060.0)
+    assert rows == ['kimi_gpu_fault{gpu="0",fault="ecc_storm"} 1']
 
 
 def test_what_a_card_does_not_tell_is_left_out() -> None:

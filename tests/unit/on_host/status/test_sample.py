@@ -37,9 +37,9 @@ def test_sglang_counts_at_the_end_of_a_request_and_tells_its_speed_meanwhile() -
 # In the form of the recorded one; the figures of both are made up.
 TWO = (
     "0, NVIDIA H200, 97, 61, 131072, 143771, 612.34, 700.00, 700.00, 61, 72, 1755, 1980, 0, 3, 4, "
-    "0x0000000000000004\n"
+    "0, 0, No, No, 16, 16, 0x0000000000000004\n"
     "1, NVIDIA H200, 0, 0, 0, 143771, 76.91, 700.00, 650.00, 34, [N/A], 345, 1980, [N/A], 0, 0, "
-    "0x0000000000000001\n"
+    "[N/A], [N/A], [N/A], [N/A], [N/A], [N/A], 0x0000000000000001\n"
 )
 
 

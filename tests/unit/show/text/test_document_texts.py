@@ -9,6 +9,7 @@ import pytest
 from host_documents import SERVING
 
 from kimi_prov.acceptance import suite
+from kimi_prov.ansible.host_action import complete_findings
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.show.text import status, verify
 
@@ -166,6 +167,28 @@ def test_status_tells_of_a_disk_without_room():
     text = " ".join(status.format_text(STATUS).split())
     assert "disk /srv/kimi: 2.0 TiB of 4.0 TiB free disk" in text
     assert "disk /etc/kimi: 0 B of 12.0 GiB free, FULL" in text
+
+
+def test_status_tells_first_what_begins_to_fail_and_what_helps():
+    findings = complete_findings(
+        [
+            {
+                "id": "gpu.row_remap_pending",
+                "observed": "GPU 3: yes\x1b[31m",
+                "required": "no row that waits",
+                "fix": "nvidia-smi --gpu-reset -i 3",
+            }
+        ]
+    )
+    host = {**SERVING, "findings": findings}
+    closed_form.validate({**STATUS, "hosts": {"node1": host}}, "status")
+    text = status.format_text({"hosts": {"node1": host}})
+    words = " ".join(text.split())
+    assert "HARDWARE A row of a GPU's memory is faulty" in words
+    assert "[gpu.row_remap_pending] seen GPU 3: yes fix nvidia-smi --gpu-reset -i 3" in words
+    assert text.index("HARDWARE") < text.index("model")
+    assert "\x1b" not in text
+    assert "HARDWARE" not in status.format_text(STATUS)
 
 
 def test_status_names_nobody_where_there_is_no_certificate():
