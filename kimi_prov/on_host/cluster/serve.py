@@ -28,6 +28,7 @@ from kimi_prov.on_host.cluster.activity import Activity, Idle, read
 from kimi_prov.on_host.cluster.endpoint import Published
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.endpoint import api_client, tls
+from kimi_prov.on_host.engine import output
 from kimi_prov.on_host.system.files import read_json, write_atomic, write_json
 
 _SCRIPT = "jobs/serve.sbatch"
@@ -139,6 +140,10 @@ def _find_address(node: str) -> str | None:
         return None
 
 
+# Printed before each further start.
+_AGAIN = "the engine is started again"
+
+
 @dataclass
 class Server:
     """The engine of a job from its first start to its end."""
@@ -159,7 +164,7 @@ class Server:
             if outcome is not None:
                 return outcome
             if starts < _MAX_RESTARTS:
-                print(f"the engine is started again, {starts + 1} of {_MAX_RESTARTS}", flush=True)
+                print(f"{_AGAIN}, {starts + 1} of {_MAX_RESTARTS}", flush=True)
         return self._failed(f"the engine ended {_MAX_RESTARTS + 1} times in this job")
 
     def _once(self) -> int | None:
@@ -190,10 +195,9 @@ class Server:
             if step.poll() is not None:
                 if slurm.is_preempted(self.shown.job):
                     return self._give_way()
-                return self._failed(
-                    f"the engine ended with status {step.returncode} before it answered; its lines "
-                    "above say why"
-                )
+                ended = f"the engine ended with status {step.returncode} before it answered"
+                cause = self._print_cause()
+                return self._failed(ended if cause else f"{ended}; its lines above say why")
             _, refused = self._chat(_ASK_S)
             if not refused:
                 break
@@ -228,6 +232,7 @@ class Server:
                 if slurm.is_preempted(self.shown.job):
                     return self._give_way()
                 print(f"the engine ended with status {step.returncode}", flush=True)
+                self._print_cause()
                 return None
             if idle.note_activity(self._activity(), time.monotonic()):
                 print(f"no request for {minutes:g} minutes: the job ends", flush=True)
@@ -278,6 +283,13 @@ class Server:
             else:
                 return
         step.wait()
+
+    def _print_cause(self) -> bool:
+        """Print the cause that the lines of this start show; return whether one is known."""
+        cause = output.format_cause(output.read_own_output(_AGAIN))
+        for line in cause:
+            print(line, flush=True)
+        return bool(cause)
 
     def _failed(self, reason: str) -> int:
         self.shown.notes = [*self._notes(), reason]

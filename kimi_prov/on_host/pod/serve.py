@@ -20,7 +20,7 @@ from pathlib import Path
 from kimi_prov.contract import pod
 from kimi_prov.contract.arguments import remove_flags
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.on_host.engine import placement, ready, request_bounds
+from kimi_prov.on_host.engine import output, placement, ready, request_bounds
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
 from kimi_prov.on_host.pod import fetch, limits, state
 from kimi_prov.on_host.pod.mounts import Group, Mounts
@@ -150,12 +150,18 @@ class Server:
             signal.signal(number, self._on_signal)
         try:
             child = subprocess.Popen(
-                self._line, env=self._environment, stdin=subprocess.DEVNULL, cwd="/"
+                self._line,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
             )
         except OSError as error:
             raise HostError(
                 f"{self._line[0]}: {error.strerror}", "build the image again: make image"
             ) from None
+        copied = output.OutputCopy(child)
         head, secure = not (self._group and self._group.index), "--ssl-certfile" in self._line
         state.begin(self._mounts, child.pid, head=head, secure=secure)
         asked = False
@@ -170,7 +176,9 @@ class Server:
             print("ended as requested", flush=True)
             return 0
         status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-        print(f"the engine ended with status {status}; its own lines above say why", flush=True)
+        cause = output.format_cause(copied.read_end())
+        hint = "" if cause else "; its own lines above say why"
+        print("\n".join([f"the engine ended with status {status}{hint}", *cause]), flush=True)
         return status or EXIT_TRANSIENT
 
     def _on_signal(self, _number: int, _frame: object) -> None:

@@ -184,8 +184,8 @@ class _Gathering:
 
 def _format_cause(cause: Explanation) -> list[str]:
     seen = [f"  {line.source}:{line.line}: {line.text}" for line in cause.evidence]
-    told = [cause.title, "", f"cause: {cause.cause}", f"fix: {cause.fix}", f"id: {cause.id}"]
-    return [*told, "seen:", *seen, ""]
+    about = [cause.title, "", f"cause: {cause.cause}", f"fix: {cause.fix}", f"id: {cause.id}"]
+    return [*about, "seen:", *seen, ""]
 
 
 def _read_stacks(pids: list[int], program: Path | None) -> str:

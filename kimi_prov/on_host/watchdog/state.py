@@ -129,8 +129,8 @@ class Record:
             f"# TYPE {metric} gauge",
         ]
         lines += [
-            f'{metric}{{engine="{number}",id="{cause}"}} 1'
-            for unit, number in index.items()
+            f'{metric}{{engine="{engine}",id="{cause}"}} 1'
+            for unit, engine in index.items()
             if _ID.match(cause := str((self.last_of(unit) or {}).get("cause_id")))
         ]
         return "\n".join(lines) + "\n"

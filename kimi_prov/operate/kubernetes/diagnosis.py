@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
+from kimi_prov.on_host.troubles.explain import explain_lines
 from kimi_prov.operate.kubernetes import answers
 
 if TYPE_CHECKING:
@@ -524,6 +525,10 @@ def add_log(trouble: Trouble, log: str) -> Trouble:
     lines = [line for line in clean_text.clean_block(log).splitlines() if line.strip()]
     if not lines:
         return trouble
+    explanation = explain_lines(lines)
+    if explanation is not None:
+        cause = f"{trouble.cause}: {explanation.title}: {_extract_message(explanation.line)}"
+        return replace(trouble, cause=cause, fix=explanation.fix)
     for pattern, fix in _LOG.items():
         for line in reversed(lines):
             if re.search(pattern, line):

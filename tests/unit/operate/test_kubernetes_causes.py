@@ -233,7 +233,7 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
             ended("Error", 1),
             OOM,
             ExitCode.FAILED,
-            "ended with exit code 1, started 2 times: torch.OutOfMemoryError: CUDA out of memory",
+            "memory ran out: torch.OutOfMemoryError: CUDA out of memory",
             "kimi_concurrency",
         ),
         (
