@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
-from kimi_prov.contract import groups
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, expectations, machine, needles
@@ -20,7 +20,7 @@ from kimi_prov.on_host.acceptance.target import MachineTarget
 from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, make_failure, make_skip
 from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.endpoint.api_client import ApiError
-from kimi_prov.on_host.system import plans
+from kimi_prov.on_host.system import plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 Tell = Callable[[str], None]
+_NO_ANSWER = "no answer"
 
 
 def split_batches(names: Sequence[str]) -> list[list[str]]:
@@ -93,7 +94,7 @@ def _time_check(name: str, work: Callable[[], Verdict]) -> Row:
     try:
         verdict = work()
     except ApiError as error:
-        verdict = make_failure("no answer", "an answer", str(error))
+        verdict = make_failure(_NO_ANSWER, "an answer", str(error))
     except Exception as error:  # noqa: BLE001 - one check's end is not that of the run
         told = f"{type(error).__name__}: {error}"
         verdict = make_failure(
@@ -133,7 +134,7 @@ def _run_needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
             return needles.check_needle(asker, length, scale[0])  # noqa: B023
 
         rows.append(_time_check(name, work))
-        if rows[-1]["status"] == "fail" and rows[-1]["detail"] == "no answer":
+        if rows[-1]["status"] == "fail" and rows[-1]["detail"] == _NO_ANSWER:
             unanswered = name
     return rows
 
@@ -161,6 +162,26 @@ def build_exam(paths: Paths) -> Exam:
     return Exam(subject, expectations.from_plan(plan), target)
 
 
+def add_causes(rows: Sequence[Row], engines: Sequence[str], began_s: float) -> None:
+    """Add to checks without an answer why: what the engines wrote since the checks began."""
+    failed = [row for row in rows if row["status"] == "fail" and _is_unanswered(row)]
+    if not failed:
+        return
+    for unit in engines:
+        lines = units.read_journal(unit, units.FAILURE_LINES, began_s)
+        cause = units.explain_unit(unit, lines)
+        if cause is None:
+            continue
+        line = units.strip_log_prefix(cause.line)
+        for row in failed:
+            row["observed"] += f"; {unit}: {cause.title}: {line}; {cause.fix}"
+
+
+def _is_unanswered(row: Row) -> bool:
+    """Whether the engine gave no answer, or failed at it."""
+    return row["detail"] == _NO_ANSWER or "HTTP 5" in row.get("observed", "")
+
+
 def main(argv: list[str]) -> int:
     """Run the checks that the request on standard input names."""
     request: dict[str, Any] = json.load(sys.stdin)
@@ -169,5 +190,9 @@ def main(argv: list[str]) -> int:
         return answer({"ok": True, **machine.answer(machine.MachineFiles(Paths(), plan), request)})
     if argv[:1] == ["run"]:
         names = [str(name) for name in request["names"]]
-        return answer({"ok": True, "checks": run(build_exam(Paths()), names, lambda _: None)})
+        began_s = time.time()
+        rows = run(build_exam(Paths()), names, lambda _: None)
+        engines = [unit_names.get_engine_unit(item) for item in _read_plan(Paths())["instances"]]
+        add_causes(rows, engines, began_s)
+        return answer({"ok": True, "checks": rows})
     raise HostError("usage: suite run|ask")

@@ -172,19 +172,18 @@ def explain_failure(unit: str, lines: Sequence[str]) -> Failure:
 
     That is the cause that a row of knowledge recognises, or else the line that names an error.
     """
-    runs = _split_runs(lines)
-    explanation = _explain_runs(unit, runs)
+    explanation = explain_unit(unit, lines)
     if explanation is None:
         return Failure(find_cause([*lines]))
     return Failure(f"{explanation.title}: {strip_log_prefix(explanation.line)}", explanation.fix)
 
 
-def _explain_runs(unit: str, runs: Sequence[Sequence[str]]) -> Explanation | None:
-    """Explain the last run; or the one before, where systemd has just started the last."""
+def explain_unit(unit: str, lines: Sequence[str]) -> Explanation | None:
+    """Explain the last run by a row; or the one before, where systemd has just started the last."""
     kernel = _read_kernel()
-    for lines in reversed(runs[-2:]):
-        explanation = explain_lines(lines, kernel, unit=unit)
-        if explanation or any(_HAS_ENDED.search(line) for line in lines):
+    for run_lines in reversed(_split_runs(lines)[-2:]):
+        explanation = explain_lines(run_lines, kernel, unit=unit)
+        if explanation or any(_HAS_ENDED.search(line) for line in run_lines):
             return explanation
     return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.endpoint import smoke_test
 from kimi_prov.on_host.system import units
 
@@ -136,3 +137,20 @@ def test_why_a_unit_of_a_group_failed_is_its_supervisor_s_last_word(
     message, fix = fail(of_head)
     assert message.startswith(f"{ENGINE} failed: {last} (")
     assert "gpu-memory-utilization" in fix
+
+
+def test_a_check_without_an_answer_names_why_the_engine_gave_none(journal: Write) -> None:
+    rows: list[Any] = [
+        {"name": "a", "status": "fail", "detail": "no answer", "observed": "refused"},
+        {"name": "b", "status": "fail", "detail": "wrong", "observed": "4"},
+        {"name": "c", "status": "ok", "detail": "right"},
+    ]
+    journal("INFO serving", SHARE, ENDED)
+    acceptance.add_causes(rows, [ENGINE], 0.0)
+    assert rows[0]["observed"].startswith(f"refused; {ENGINE}: ")
+    assert "gpu-memory-utilization" in rows[0]["observed"]
+    assert (rows[1]["observed"], "observed" in rows[2]) == ("4", False)
+    journal("ValueError: the moon is too far away")
+    before = rows[0]["observed"]
+    acceptance.add_causes(rows, [ENGINE], 0.0)
+    assert rows[0]["observed"] == before
