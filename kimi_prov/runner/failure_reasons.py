@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
+from kimi_prov.runner import jump_hosts
 
 if TYPE_CHECKING:
     from kimi_prov.runner.events import TaskFinished
@@ -30,7 +31,10 @@ LOG = "read the log"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one host failed. `findings` are its blockers, if they are the reason."""
+    """Why one host failed. `findings` are its blockers, if they are the reason.
+
+    `hop_unknown`: a host on the way to it failed, and Ansible does not know which.
+    """
 
     host: str
     phase: str
@@ -39,6 +43,7 @@ class Failure:
     fix: str
     exit_code: ExitCode
     findings: tuple[Mapping[str, Any], ...] = ()
+    hop_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,17 @@ _GENERAL = (
 )
 
 
-def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
-    """Explain why a host could not be reached; `address` is the inventory's."""
+def explain_unreachable(finished: TaskFinished, address: str, ssh_arguments: str = "") -> Failure:
+    """Explain why a host could not be reached; the address and arguments are the inventory's."""
     text = _read_text(finished.result)
+    hops = jump_hosts.read_hops(ssh_arguments)
+    if of_hop := jump_hosts.explain_hop(text, finished.host, address, hops):
+        where = (finished.host, finished.phase, finished.task)
+        return Failure(*where, *of_hop, ExitCode.UNREACHABLE)
+    if jump_hosts.is_through(text, ssh_arguments):
+        cause, fix = jump_hosts.describe_unknown(finished.host, address, hops)
+        where = (finished.host, finished.phase, finished.task)
+        return Failure(*where, cause, fix, ExitCode.UNREACHABLE, hop_unknown=True)
     went = next((m[1] for m in (pattern.search(text) for pattern in _PLACES) if m), address)
     known = went == address
     reason = _match_reason(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
@@ -177,12 +190,12 @@ def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
     return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.UNREACHABLE)
 
 
-def explain_failed(finished: TaskFinished, address: str) -> Failure:
+def explain_failed(finished: TaskFinished, address: str, ssh_arguments: str = "") -> Failure:
     """Explain why a task failed: by the plugin's own message, or by a known reason."""
     result = finished.result
     ours = result.get("kimi")
     if isinstance(ours, Mapping) and ours.get("code") == "unreachable":
-        return explain_unreachable(finished, address)
+        return explain_unreachable(finished, address, ssh_arguments)
     text = _read_text(result)
     if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers", "unit"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):

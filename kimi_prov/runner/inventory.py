@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kimi_prov.runner.connection import Access
 
 GROUP = "kimi"
+# Ansible's variables with arguments of ssh.
+_SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 _GATEWAYS = "kimi_gateway"
 # Limit of one file: room for some hundred thousand hosts.
 _MAX_BYTES = 64 << 20
@@ -80,6 +82,11 @@ class Inventory:
         if variables.get("ansible_connection") == "local":
             return "127.0.0.1"
         return str(variables.get("ansible_host") or host)
+
+    def ssh_arguments(self, host: str) -> str:
+        """Return ssh's arguments for `host`, with which it may be reached through others."""
+        variables = self.machines.get(host, {})
+        return " ".join(str(variables[name]) for name in _SSH_ARGUMENTS if variables.get(name))
 
 
 def load_inventory(path: Path, login: Connection | None = None) -> Inventory:

@@ -58,6 +58,8 @@ class Outcome:
     """Collected during the run; complete when the run has ended."""
 
     addresses: Mapping[str, str]
+    # By host: ssh's arguments, with which it may be reached through others.
+    ssh_arguments: Mapping[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     documents: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
@@ -142,10 +144,10 @@ class Outcome:
         self._keep_document(event)
         if event.status == "unreachable":
             self.failures.append(
-                failure_reasons.explain_unreachable(event, self._address(event.host))
+                failure_reasons.explain_unreachable(event, *self.find_way(event.host))
             )
         elif event.status == "failed" and not event.ignored:
-            self.failures.append(failure_reasons.explain_failed(event, self._address(event.host)))
+            self.failures.append(failure_reasons.explain_failed(event, *self.find_way(event.host)))
 
     def _add_findings(self, event: TaskFinished) -> None:
         """Add the task's findings, and its warnings but for those of a finding.
@@ -196,8 +198,9 @@ class Outcome:
             self.left |= dict.fromkeys(waiting, skipped_hosts.describe_reason(lost))
             self.warnings.append(skipped_hosts.describe_skipped(lost, waiting))
 
-    def _address(self, host: str) -> str:
-        return self.addresses.get(host, host)
+    def find_way(self, host: str) -> tuple[str, str]:
+        """Return the address of a host, and ssh's arguments for it."""
+        return self.addresses.get(host, host), self.ssh_arguments.get(host, "")
 
     def _unexplained(self, return_code: int | None) -> Failure:
         text = next((error for error in self.errors if error), "")

@@ -10,12 +10,20 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
-from kimi_prov.runner import arguments, cancel, connection, events, redaction, signals
+from kimi_prov.runner import (
+    arguments,
+    cancel,
+    connection,
+    events,
+    jump_hosts,
+    redaction,
+    signals,
+)
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import make_private_folder
 from kimi_prov.runner.progress import ProgressReader
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
     from kimi_prov.runner.inventory import Inventory
     from kimi_prov.runner.progress import ProgressUpdate
 
+# Ways through other hosts that ssh is asked about.
+_MAX_WAYS = 4
 _POLL_INTERVAL_S = 0.1
 # Only this module writes Ansible's output, masked.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
@@ -96,7 +106,9 @@ def run_playbook(
     masker = redaction.make_masker(inventory.machines, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
     addresses = {host: inventory.address(host) for host in inventory.machines}
-    outcome = Outcome(addresses)
+    own = request.connection.options.ssh_common_args or ""
+    through = {host: f"{inventory.ssh_arguments(host)} {own}" for host in inventory.machines}
+    outcome = Outcome(addresses, through)
     started = time.monotonic()
     run_id = uuid.uuid4().hex
     with make_private_folder(run_id) as private, _catch_signals() as interrupt:
@@ -119,9 +131,24 @@ def run_playbook(
     outcome.close(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
+    _ask_hops(outcome, inventory)
     outcome.mask(masker.mask)
     folder.save_results(request, outcome)
     return FinishedRun(outcome, folder.path, folder.log, keys)
+
+
+def _ask_hops(outcome: Outcome, inventory: Inventory) -> None:
+    """Ask ssh which hop failed, once for hosts that are reached through the same ones."""
+    said: dict[str, str] = {}
+    for at, failure in enumerate(outcome.failures):
+        if failure.hop_unknown and len(said) <= _MAX_WAYS:
+            address, way = outcome.find_way(failure.host)
+            login = {**inventory.machines.get(failure.host, {}), "address": address}
+            text = said.get(way) or said.setdefault(way, jump_hosts.ask_ssh(login, way))
+            hops = jump_hosts.read_hops(way)
+            if known := jump_hosts.explain_hop(text, failure.host, address, hops):
+                cause, fix = known
+                outcome.failures[at] = replace(failure, cause=cause, fix=fix, hop_unknown=False)
 
 
 class _Work:
