@@ -47,7 +47,7 @@ _ALONE = (
     *("-o", "ConnectTimeout=10"),
 )
 _LOGIN = ("user", "port", "ssh_private_key_file")
-_PATIENCE_S = 20
+_TIMEOUT_S = 20
 _MAX_TEXT = 4000
 
 
@@ -164,7 +164,7 @@ def _run_ssh(words: list[str]) -> str:
             ["ssh", *_ALONE, *words, "true"],
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as late:
