@@ -24,6 +24,7 @@ import document_schemas
 import evidence
 import features
 import gpu_reports
+import troubles
 import yaml
 from diagram import packages
 from manual import commands as all_commands
@@ -72,6 +73,7 @@ def pages() -> dict[Path, str]:
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
         **generated.make_files(),
+        **troubles.pages(),
         ROOT / "kimi_prov" / "on_host" / "troubles" / ROWS_FILE: pack_rows(
             load_catalogue().troubles
         ),
@@ -376,6 +378,11 @@ def main(argv: list[str]) -> int:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+    for path in sorted(set(troubles.FOLDER.glob("*.md")) - set(troubles.pages())):
+        stale.append((path, ""))
+        sys.stdout.write(f"{'stale' if check else 'removed'}: {path.relative_to(ROOT)}\n")
+        if not check:
+            path.unlink()
     return 1 if check and stale else 0
 
 

@@ -86,3 +86,21 @@ def test_a_row_that_is_told_says_what_to_do(name: str) -> None:
 def test_no_row_has_the_id_of_a_rule() -> None:
     """Rules look at more than lines: counters, units, disks, the plan."""
     assert set(ROWS) & set(DEFINITIONS) == set()
+
+
+# Each has troubles of its own that people report.
+PRODUCTS = [
+    *("nccl", "cuda", "torch", "triton", "flashinfer", "deepgemm", "marlin", "compressed-tensors"),
+    *("kt-kernel", "sglang", "vllm", "ray", "transformers", "huggingface_hub"),
+    *("haproxy", "systemd", "cgroups", "kubernetes", "slurm"),
+]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_every_product_has_some_rows(product: str) -> None:
+    assert len([name for name, row in ROWS.items() if product in row.products]) >= 5
+
+
+def test_there_are_rows_for_more_than_the_drivers_codes() -> None:
+    named = [name for name in ROWS if not re.match(r"diagnose\.s?xid_\d", name)]
+    assert len(named) >= 150

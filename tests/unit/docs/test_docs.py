@@ -84,10 +84,10 @@ def test_paths_in_the_repository_exist(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     index = DOCS / "README.md"
-    # The alerts have an index of their own.
+    # The alerts and the troubles have an index of their own.
     named = {
         (page.parent / target.partition("#")[0]).resolve()
-        for page in (index, DOCS / "alerts" / "README.md")
+        for page in (index, DOCS / "alerts" / "README.md", DOCS / "troubles" / "README.md")
         for target in LINK.findall(prose(page))
     }
     assert {page for page in DOCS.rglob("*.md") if page not in named} == {index}
