@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,7 @@ def describe_unknown(host: str, address: str, hops: list[Hop]) -> tuple[str, str
     )
 
 
-def ask_ssh(login: Mapping[str, Any], arguments: str) -> str:
+def ask_ssh(login: Mapping[str, object], arguments: str) -> str:
     """Return what ssh itself says on the way to a host, of its inventory's variables.
 
     Ansible shares connections (ControlPersist), for which ssh throws a jump host's words away. A

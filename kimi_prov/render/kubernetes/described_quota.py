@@ -7,8 +7,12 @@ Held by: tests/unit/render/test_kubernetes_quota.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+# An object of a cluster, as kubectl gives it; and one that is being read.
+ClusterObject = Mapping[str, Any]
+_Built = dict[str, Any]
 _QUOTA = re.compile(r"(?m)^Resource +Used +Hard\b")
 _RANGE = re.compile(r"(?m)^Type +Resource +Min +Max\b")
 _FIELD = re.compile(r"([A-Za-z]+): *(.*)")
@@ -20,9 +24,9 @@ def is_described(text: str) -> bool:
     return bool(_QUOTA.search(text) or _RANGE.search(text))
 
 
-def read_described(text: str) -> list[dict[str, Any]]:
+def read_described(text: str) -> Sequence[ClusterObject]:
     """Return the objects, in the form that `kubectl get -o yaml` gives them."""
-    rows: list[dict[str, Any]] = []
+    rows: list[_Built] = []
     for line in text.splitlines():
         words, field = line.split(), _FIELD.match(line)
         if field and field[1] == "Name":
@@ -42,14 +46,14 @@ def read_described(text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_field(row: dict[str, Any], name: str, value: str) -> None:
+def _read_field(row: _Built, name: str, value: str) -> None:
     if name in _NAMES:
         row["metadata"][_NAMES[name]] = value
     elif name == "Scopes":
         row["spec"]["scopes"] = [scope.strip() for scope in value.split(",")]
 
 
-def _read_limit(row: dict[str, Any], words: list[str]) -> None:
+def _read_limit(row: _Built, words: list[str]) -> None:
     kind, resource, least, most = words[:4]
     bounds = {"min": least, "max": most}
     limit = {side: {resource: value} for side, value in bounds.items() if value != "-"}

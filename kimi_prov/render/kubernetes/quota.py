@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kimi_prov.render.kubernetes.described_quota import ClusterObject
+
 _MAX_BYTES = 1 << 20
 _MAX_NAMES = 8
 FIX = (
@@ -97,7 +99,7 @@ class Clash:
     grave: bool
 
 
-def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]]:
+def read(paths: Sequence[Path], namespace: str | None) -> list[ClusterObject]:
     """Read quotas and ranges of files. Raises UserError for files that hold none."""
     rows = []
     for path in paths:
@@ -116,7 +118,7 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
     return rows
 
 
-def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
+def _list_objects(path: Path) -> Iterator[ClusterObject]:
     document = documents.read_document(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
     if described_quota.is_described(document.text):
         yield from described_quota.read_described(document.text)
@@ -134,7 +136,7 @@ def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield item
 
 
-def _list_items(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _list_items(content: ClusterObject) -> Iterator[ClusterObject]:
     """Give the objects of a list; in a ResourceQuotaList they name no kind of their own."""
     kind, items = str(content.get("kind")), content.get("items")
     if not kind.endswith("List"):
@@ -152,7 +154,7 @@ def _read_text(row: Mapping[str, Any], *keys: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _name_object(row: Mapping[str, Any]) -> str:
+def _name_object(row: ClusterObject) -> str:
     return clean_text.clean_line(
         f"{row['kind']} {_read_text(row, 'metadata', 'name') or 'without a name'}"
     )
@@ -184,7 +186,7 @@ def format_amount(key: str, value: Fraction) -> str:
     return f"{float(value):.5g}"
 
 
-def find_clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
+def find_clashes(rows: Sequence[ClusterObject], demand: Demand) -> list[Clash]:
     """Return where the demand exceeds a quota or range. Raises UserError for an invalid one."""
     clashes: list[Clash] = []
     for row in rows:
@@ -213,7 +215,7 @@ class Least:
         return f"{math.ceil(self.memory / (1 << 20))}Mi" if least else text
 
 
-def find_least(rows: Sequence[Mapping[str, Any]]) -> Least:
+def find_least(rows: Sequence[ClusterObject]) -> Least:
     """Return the least of all ranges for containers and for pods of one container."""
     bounds: dict[str, list[Fraction]] = {"cpu": [Fraction(0)], "memory": [Fraction(0)]}
     for row in rows:
@@ -292,7 +294,7 @@ def _read_mapping(value: object, key: str) -> Mapping[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
-def sum_demand(objects: Sequence[Mapping[str, Any]]) -> Demand:
+def sum_demand(objects: Sequence[ClusterObject]) -> Demand:
     """Sum up rendered objects: everything at once, as when the model is first applied."""
     containers: list[tuple[Container, int]] = []
     first: list[Container] = []
@@ -333,7 +335,7 @@ def _list_templates(kind: str, spec: Mapping[str, Any]) -> list[tuple[Mapping[st
     return []
 
 
-def load(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
+def load(files: Mapping[str, bytes]) -> list[ClusterObject]:
     """Read the objects of rendered files."""
     return [
         row
