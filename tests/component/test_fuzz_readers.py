@@ -22,7 +22,7 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import drift
-from kimi_prov.ansible import answer_types, remote
+from kimi_prov.ansible import answer_types, host_action, remote
 from kimi_prov.commands import usage as usage_command
 from kimi_prov.commands.slurm.folder import SETTINGS, Folder
 from kimi_prov.contract import clean_text, key_rules
@@ -109,6 +109,7 @@ def report_of_machines(random: Random, _folder: Path) -> Read:
     # What the action plugin puts in the place of these.
     if name == "status":
         host = {key: host[key] for key in host if key not in UNSENT} | {"stand_ins": []}
+        host["findings"] = host_action.complete_known_findings(host.get("findings") or [])
     called = random.choice(["h", f"a{random.choice(fuzzing.POISON)}b", "n" * 5000])
     document = {"schema": f"kimi-prov/{name}/v1", "ok": True, "hosts": {called: host}}
     return (clean_text.as_json(document), *(write(document) for write in HOSTS[name]))

@@ -19,7 +19,7 @@ def format_findings(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         lines += wrap(f"{_MARKS[row['severity']]}: {row['title']} [{row['id']}]", "", "  ")
         for label, text in _list_parts(row, "needed"):
-            if text or label != "fix":
+            if text or label not in ("fix", "cause"):
                 lines += wrap(f"{label}: {text}", "  ", " " * len(f"  {label}: "))
     return "\n".join(lines)
 
@@ -41,5 +41,7 @@ def format_reason(row: Mapping[str, Any]) -> list[str]:
 
 def _list_parts(row: Mapping[str, Any], needs: str) -> Iterator[tuple[str, Any]]:
     """Yield observed, required and fix with labels. `needs`: the label of the second."""
-    for label, key in (("found", "observed"), (needs, "required"), ("fix", "fix")):
+    # Only a finding of a log has a cause beside its title.
+    keys = (("found", "observed"), ("cause", "cause"), (needs, "required"), ("fix", "fix"))
+    for label, key in keys:
         yield label, row.get(key)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
 
 from kimi_prov.acceptance import suite
-from kimi_prov.ansible.host_action import HostAction, complete_findings
+from kimi_prov.ansible.host_action import HostAction, complete_known_findings
 from kimi_prov.ansible.remote import RemoteError, call, wait_reachable
 from kimi_prov.ansible.send import call_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from kimi_prov.contract.documents.findings import Finding
 
 DOCUMENTATION = """
 module: kimi_status
@@ -49,7 +47,7 @@ class ActionModule(HostAction):
         except RemoteError as error:
             document = _build_document(error.line)
         if "findings" in document:
-            document["findings"] = _complete_known(document["findings"])
+            document["findings"] = complete_known_findings(document["findings"])
         document["stand_ins"] = suite.name_stand_ins(
             document.pop("stand_in", None),
             random_weights=bool(document.pop("random_weights", None)),
@@ -75,15 +73,6 @@ class ActionModule(HostAction):
         away = _build_document("the connection was cut: trying again")
         self.report(phase="status", document=away)
         return wait_reachable(self, _TIMEOUT_S, lambda: call(self, "status", "--now"))
-
-
-def _complete_known(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Complete findings; one that a newer version reports is left out, and the rest is shown."""
-    findings: list[Finding] = []
-    for row in rows:
-        with contextlib.suppress(RemoteError):
-            findings += complete_findings([row])
-    return findings
 
 
 def _build_document(detail: str) -> dict[str, Any]:

@@ -381,7 +381,7 @@ def log(text: str) -> dict[str, str]:
             ended("Error", 1),
             log("loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\nRuntimeError"),
             1,
-            "ended with exit code 1, started 2 times: torch.OutOfMemoryError: CUDA out of memory",
+            "exit code 1, started 2 times: The GPU's memory ran out: torch.OutOfMemoryError",
             "kimi_concurrency",
         ),
     ],
