@@ -44,7 +44,7 @@ from kimi_prov.catalog.prices import (
     StoragePrice,
 )
 from kimi_prov.catalog.pythons import Interpreter
-from kimi_prov.catalog.row_files import HERE, Files
+from kimi_prov.catalog.row_files import HERE, TROUBLES, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
 from kimi_prov.catalog.troubles import TroubleRow
@@ -169,7 +169,7 @@ class Catalogue:
     @cached_property
     def troubles(self) -> tuple[TroubleRow, ...]:
         """Troubles that are known by the lines of logs."""
-        return self._files.rows_of_folder("troubles", TroubleRow, "id")
+        return self._files.rows_of_folder(TROUBLES, TroubleRow, "id")
 
     @cached_property
     def locks(self) -> dict[str, str]:

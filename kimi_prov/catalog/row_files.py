@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 _T = TypeVar("_T")
+# The folder of the rows of troubles, one file a product.
+TROUBLES = "troubles"
 _REQUIRED_OF_OVERLAY = ("source", "confidence")
 _MAX_BYTES = 4 << 20
 
@@ -188,7 +190,7 @@ def _list_overlay_names(overlay: Path) -> frozenset[str]:
         names = frozenset(entry.name for entry in overlay.iterdir())
     except OSError as error:
         raise UserError(f"{overlay}: cannot be read: {error.strerror}", fix=fix) from None
-    known = sorted(file.name for file in HERE.glob("*.yaml"))
+    known = sorted(file.name for file in (*HERE.glob("*.yaml"), HERE / TROUBLES))
     if not names & set(known):
         raise UserError(
             f"{overlay}: no file of catalogue rows lies there; wanted some of {', '.join(known)}",

@@ -80,6 +80,33 @@ def test_several_logs_are_read_as_one_trouble(log: Path, tmp_path: Path) -> None
     assert finding["evidence"][0]["source"] == str(other)
 
 
+OWN_ROW = """\
+- id: diagnose.own_gadget
+  kind: fault
+  title: The gadget broke
+  products: [gadget]
+  match: ['the gadget broke in two']
+  cause: It was dropped.
+  fix: Buy another.
+  source: the workshop
+  checked: 2026-11-30
+  log: the gadget broke in two
+  log_source: the workshop
+"""
+
+
+def test_a_row_of_the_site_is_recognised_too(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "site" / "troubles" / "own.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(OWN_ROW)
+    monkeypatch.setenv("KIMI_PROV_CATALOG", str(tmp_path / "site"))
+    log.write_text("ERROR the gadget broke in two\n")
+    (finding,) = document("--log", log)["findings"]
+    assert (finding["id"], finding["fix"]) == ("diagnose.own_gadget", "Buy another.")
+
+
 @pytest.mark.parametrize(
     "words",
     [(), ("--log", "absent.log"), ("x.ini", "--log", "y"), ("--log", "y", "--to", "z.tar.gz")],
