@@ -177,7 +177,7 @@ def test_a_stopped_web_server_is_seen_though_it_tells_nothing(
     served: Served, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("web server stopped", served.harmed(WEB_SERVER))
-    assert "tells nothing" in served.record()["last"][-1]["why"]
+    assert "reports no steps" in served.record()["last"][-1]["why"]
 
 
 def test_a_watchdog_that_is_killed_begins_anew_and_sees_it(

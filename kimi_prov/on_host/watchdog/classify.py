@@ -111,7 +111,7 @@ def classify(samples: Sequence[Sample], limits: Limits) -> Verdict:
         return Verdict(What.IDLE)
     if _has_moved(samples):
         return Verdict(What.WORKS)
-    return _classify_still(now, first, limits)
+    return _classify_still(samples, first, limits)
 
 
 def _has_moved(samples: Sequence[Sample]) -> bool:
@@ -121,12 +121,12 @@ def _has_moved(samples: Sequence[Sample]) -> bool:
     return known and before.start == now.start and before.steps != now.steps
 
 
-def _classify_still(now: Sample, first: Sample, limits: Limits) -> Verdict:
+def _classify_still(samples: Sequence[Sample], first: Sample, limits: Limits) -> Verdict:
     """Decide about an engine that has made no step since the sample `first`."""
+    now = samples[-1]
     still = now.at - first.at
     why = _describe_so_far(now, still)
-    computes = now.cpu - first.cpu >= _COMPUTES * still > 0
-    if still < (limits.computing if computes else limits.quiet):
+    if still < (limits.computing if _is_computing(samples, first, limits) else limits.quiet):
         return Verdict(What.WAIT, why, still)
     if not limits.asks:
         return Verdict(What.HANGS, why, still)
@@ -139,6 +139,17 @@ def _classify_still(now: Sample, first: Sample, limits: Limits) -> Verdict:
         why += f", and no answer to our own question for {waited:.0f} s{problem}"
         return Verdict(What.HANGS, why, still)
     return Verdict(What.ASKED if asked.pending else What.ASK, why, still)
+
+
+def _is_computing(samples: Sequence[Sample], first: Sample, limits: Limits) -> bool:
+    """Return whether an engine without a step has used the CPU in the last `quiet` seconds.
+
+    Only that time counts: an engine may hang after it computed all that it was given.
+    """
+    now = samples[-1]
+    until = max(first.at, now.at - limits.quiet)
+    since = next(sample for sample in reversed(samples) if sample.at <= until)
+    return now.cpu - since.cpu >= _COMPUTES * (now.at - since.at) > 0
 
 
 def _describe_so_far(now: Sample, still: float) -> str:

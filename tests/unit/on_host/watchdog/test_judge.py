@@ -91,6 +91,19 @@ def test_a_prompt_that_is_one_step_has_its_time_while_the_processors_compute() -
     assert classify(still(60, cpu=0.003), PROMPT).what is What.ASK
 
 
+def test_an_engine_that_has_stopped_computing_is_asked_after_the_time_of_a_step() -> None:
+    """Behind a web server that stopped, an engine still computes what it was given."""
+    computed = [replace(row, steps=None) for row in still(100, cpu=1.0)]
+    ended = [replace(row, steps=None, cpu=100.0) for row in still(60, begin=110)]
+    assert classify([*computed, *ended[:-2]], PROMPT).what is What.WAIT
+    assert classify([*computed, *ended], PROMPT).what is What.ASK
+
+
+def test_an_engine_that_begins_to_compute_after_a_pause_has_its_time() -> None:
+    begun = [replace(row, cpu=row.at - 300) for row in still(20, begin=310)]
+    assert classify([*still(300), *begun], PROMPT).what is What.WAIT
+
+
 def test_a_web_server_that_tells_nothing_is_suspected_with_nobody_at_the_proxy() -> None:
     rows = [Sample(at, START, steps=None) for at in range(0, 70, 10)]
     assert classify(rows[:-1], LIMITS).what is What.WAIT
