@@ -310,8 +310,9 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     rows = []
     for option in (p for p in command.params if isinstance(p, click.Option)):
         record = option.get_help_record(context)
-        assert record is not None, option.name  # noqa: S101  (there is no hidden option)
-        rows.append((f"`{record[0]}`", _line(record[1])))
+        # A hidden option is the former name of another.
+        if record is not None:
+            rows.append((f"`{record[0]}`", _line(record[1])))
     if rows:
         yield from table(("option", "what it does"), rows)
     else:

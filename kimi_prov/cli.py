@@ -81,6 +81,9 @@ SECTIONS = {
         Row("chat", "chat:chat", "Talk to a served model in the terminal"),
         Row("key", "key:key", "Show, make, change and remove API keys"),
         Row("usage", "usage:usage", "Count what each key used"),
+        Row("completion", "shell:completion", "Print the completion of a shell"),
+        Row("help", "shell:show_help", "Show the help of a command", hidden=True),
+        Row("version", "shell:version", "Show the version", hidden=True),
     ),
     "Operate": (
         Row("status", "status:status", "Say what runs on each host"),
@@ -111,8 +114,26 @@ SECTIONS = {
 }
 
 
+_FIRST = (
+    ("kimi-prov check SHEET", "Can this machine serve it, and how fast?"),
+    ("kimi-prov init DIR --profile lab", "Write an inventory to try it with"),
+    ("kimi-prov apply DIR", "Bring its machines to a served model"),
+)
+
+
 class _KimiProv(LazyGroup):
     """The commands: their help says where the docs lie, and none has `destroy` proposed for it."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:  # noqa: ANN401  (click's own types)
+        """Run a command line. Raises UserError for one that is wrong."""
+        try:
+            return super().main(args, *rest, **settings)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.ClickException as error:
+            from kimi_prov.commands.common.usage_errors import explain
+
+            raise explain(error, sys.argv[1:] if args is None else args) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -124,6 +145,12 @@ class _KimiProv(LazyGroup):
             near: list[str] = getattr(error, "possibilities", None) or []
             near[:] = [name for name in near if name != "destroy"]
             raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the three commands to begin with, then all."""
+        with formatter.section("Begin with"):
+            formatter.write_dl(_FIRST, col_max=len(_FIRST[1][0]))
+        super().format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes, and where the docs lie."""

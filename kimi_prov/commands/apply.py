@@ -8,6 +8,7 @@ import click
 
 from kimi_prov.acceptance import suite
 from kimi_prov.commands.common import playbook_run, rendered
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, EXTRA, add_folder_options
 from kimi_prov.commands.kubernetes import apply as kubernetes
 from kimi_prov.contract import clean_text
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.runner.run import FinishedRun
 
 
-@click.command()
+@click.command(cls=Command)
 @add_folder_options(
     click.option("--tags", metavar="TAGS", help="Only these parts, by role name."),
     click.option("--skip-tags", metavar="TAGS", help="All but these parts."),

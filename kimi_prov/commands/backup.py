@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import PATH, YES, add_inventory_options
 from kimi_prov.operate import encryption
 from kimi_prov.show.output import say
@@ -27,7 +28,7 @@ _IN_CLEAR = (
 _REPLACED = "API keys, certificate, history, and ALL accounts and chats of the web UI"
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option(
         "--to",
@@ -80,7 +81,7 @@ def _format_recipient(recipient: str) -> str:
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.argument("file", type=PATH),
     click.option(

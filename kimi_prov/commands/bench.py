@@ -8,6 +8,7 @@ import click
 
 from kimi_prov.acceptance.bench import compare_results
 from kimi_prov.commands.common import bench_load, bench_results, host_reports
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_inventory_options, add_report_options
 from kimi_prov.show.text import bench as bench_text
 from kimi_prov.user_dirs import find_state_home
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     bench_load.add_load_options,
     report=add_report_options("text", "json", "markdown", "html", by_suffix=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 from kimi_prov.catalog.loader import Catalogue, load_catalogue
 from kimi_prov.catalog.names import find_nearest, refuse_unknown
 from kimi_prov.commands import pin
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, PATH, add_output_options
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import catalog as catalog_text
@@ -72,7 +74,7 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
 @CATALOG
@@ -103,9 +105,12 @@ def catalog(
 def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
     """Return the requested rows; without a kind all rows.
 
-    Raises UserError for an unknown kind or name, with the nearest ones.
+    A name in the kind's place is looked for in every kind. Raises UserError for an unknown kind or
+    name, with the nearest ones.
     """
     if kind is not None and kind not in _KINDS:
+        if name is None and (rows := _find_everywhere(catalogue, kind)):
+            return {"schema": SCHEMA, "kind": None, "name": kind, "rows": rows}
         near = find_nearest(kind, _KINDS)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"unknown kind {kind!r}{hint}", fix=f"choose one of: {', '.join(_KINDS)}")
@@ -114,6 +119,16 @@ def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Documen
     if kind is not None and name is not None:
         rows = _filter_by_name(catalogue, kind, name, rows)
     return {"schema": SCHEMA, "kind": kind, "name": name, "rows": rows}
+
+
+def _find_everywhere(catalogue: Catalogue, name: str) -> list[Document]:
+    """Return the rows of all kinds that have this name."""
+    rows: list[Document] = []
+    for kind, select in _KINDS.items():
+        with contextlib.suppress(UserError):
+            own = [_build_row(part, row) for part, row in select(catalogue)]
+            rows += _filter_by_name(catalogue, kind, name, own)
+    return rows
 
 
 def _build_row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)

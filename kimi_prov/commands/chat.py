@@ -14,6 +14,7 @@ import click
 from kimi_prov.clients import answers, conversation
 from kimi_prov.clients.conversation import Conversation
 from kimi_prov.commands.access import connect_inventory, served_model
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import (
     EXTRA,
     LIMIT,
@@ -63,8 +64,9 @@ class ChatOptions:
     reasoning: bool | None = None
 
 
-@click.command()
+@click.command(cls=Command)
 @PLACE
+@click.argument("prompt", required=False, metavar="[PROMPT]")
 @LIMIT
 @EXTRA
 @click.option("--model", metavar="NAME", help="One of the names that are served.")
@@ -87,6 +89,7 @@ class ChatOptions:
 @add_playbook_options_beside_api_key
 def chat(
     place: str,
+    prompt: str | None,
     options: PlaybookOptions,
     chosen: ConnectOptions,
     of_folder: FolderOptions,
@@ -94,9 +97,10 @@ def chat(
 ) -> ExitCode:
     """Talk to a served model: streamed answers, dimmed reasoning, tokens and speed at the end.
 
-    /help lists the commands of the chat. Without a terminal standard input is one prompt, and
-    standard output only the answer. The key comes from KIMI_API_KEY or --key-file. A DIR that
-    `render` made is reached as by `connect DIR`, with the key of its cluster.
+    /help lists the commands of the chat. PROMPT is asked once; without a terminal standard input
+    is one prompt, and standard output only the answer. The key comes from KIMI_API_KEY or
+    --api-key-file. A DIR that `render` made is reached as by `connect DIR`, with the key of its
+    cluster.
     """
     start = ChatOptions(**begin)
     images = [conversation.read_image(file) for file in start.images]
@@ -108,7 +112,7 @@ def chat(
         key = connect_inventory.require_key(given, "ask the server's administrator for one")
         there = served_model.choose_model(served_model.describe_url(place, given), key, start.model)
         link = connect_inventory.Link(there, key)
-        return _run_chat(link, start, images)
+        return _run_chat(link, start, images, prompt)
     path = Path(place)
     way = (
         open_folder(path, of_folder)
@@ -119,7 +123,7 @@ def chat(
         if start.model is not None:
             link.there = served_model.choose_model(link.there, link.key, start.model)
             link.chosen = True
-        return _run_chat(link, start, images)
+        return _run_chat(link, start, images, prompt)
 
 
 def _end(_number: int, _frame: object) -> None:
@@ -138,9 +142,12 @@ def _read_prompt() -> str:
     return text
 
 
-def _run_chat(link: Link, chat: ChatOptions, images: list[conversation.Image]) -> ExitCode:
+def _run_chat(
+    link: Link, chat: ChatOptions, images: list[conversation.Image], prompt: str | None
+) -> ExitCode:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    prompt = None if terminal else _read_prompt()
+    if prompt is None and not terminal:
+        prompt = _read_prompt()
     usage = link.there.server.usage
     system = chat.system if chat.system is not None else (usage.system_prompt if usage else None)
     talk = Conversation(link.there.server, system or None, images=images)

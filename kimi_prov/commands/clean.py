@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import confirmation, host_reports
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option("--check", "only_check", is_flag=True, help="Only show what would be freed."),
     YES,

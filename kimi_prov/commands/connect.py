@@ -16,6 +16,7 @@ from kimi_prov.clients import snippets
 from kimi_prov.commands.access import connect_inventory, served_model
 from kimi_prov.commands.access.connect_inventory import ConnectOptions
 from kimi_prov.commands.common import rendered
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.option_types import FiniteRange
 from kimi_prov.commands.common.options import (
     CLUSTER_OPTIONS,
@@ -34,7 +35,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
 from kimi_prov.render import folder_writer
-from kimi_prov.show.output import show
+from kimi_prov.show.output import say, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,12 +58,14 @@ _SERVER = (
         "--tunnel", is_flag=True, help="Reach the port through SSH, as the inventory logs in."
     ),
     click.option(
-        "--key-file",
+        "--api-key-file",
+        "key_file",
         type=PATH,
         metavar="FILE",
         help="File of the API key.  [default: KIMI_API_KEY; for a cluster's service also its "
         "secret]",
     ),
+    click.option("--key-file", "old_key_file", type=PATH, metavar="FILE", hidden=True),
     click.option(
         "--port",
         type=click.IntRange(1, 65535),
@@ -130,6 +133,7 @@ def add_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def pack(values: dict[str, Any]) -> dict[str, Any]:
         values = pack_cluster(values)
+        values["key_file"] = _choose_key_file(values.pop("old_key_file"), values["key_file"])
         own = {name: values.pop(name) for name in ("login", "job", "target")}
         both = {n: values.pop(n) for n in ("key_file", "ca", "port", "every") if n in values}
         access = {name: values.pop(name) for name in ("tunnel", "snippet") if name in values}
@@ -140,6 +144,13 @@ def add_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
 
     return pack_options(command, _SERVER, pack)
+
+
+def _choose_key_file(old: Path | None, key_file: Path | None) -> Path | None:
+    """Return the file of the API key; `old` is the one of --key-file, SSH's key elsewhere."""
+    if old is not None:
+        say("warning: --key-file is the SSH key from the next release on: give --api-key-file")
+    return key_file or old
 
 
 def _read_snippet(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -156,7 +167,7 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @PLACE
 @LIMIT
 @EXTRA

@@ -8,6 +8,7 @@ import click
 
 from kimi_prov.acceptance import bench_results
 from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, OUTPUT, PATH
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import contribution, rows
@@ -23,7 +24,7 @@ _HEAD = """\
 """
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("results", type=PATH, metavar="BENCH")
 @CATALOG
 @OUTPUT

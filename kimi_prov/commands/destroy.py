@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import confirmation, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.runner.inventory import Inventory
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     YES,
     click.option("--purge-weights", is_flag=True, help="Remove the weights too."),

@@ -25,6 +25,7 @@ from kimi_prov.commands.common import (
     host_reports,
     playbook_run,
 )
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import (
     LIMIT,
     PATH,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 _BAR_AFTER_S = 3
 
 
-@click.command()
+@click.command(cls=Command)
 @add_options(
     click.argument("path", type=PATH, metavar="[INVENTORY]", required=False),
     click.option(

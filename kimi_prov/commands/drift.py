@@ -8,6 +8,7 @@ import click
 
 from kimi_prov.acceptance.drift import make_unreached_entry
 from kimi_prov.commands.common import host_reports
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.show.text import drift as drift_text
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes."),
     EXTRA,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.show.text import history as history_text
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options()
 def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """List applies: time, user and host, what served, how fast, and the result."""
@@ -28,7 +29,7 @@ def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     return host_reports.publish("history", finished, output, history_text.format_text)
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option(
         "--to",

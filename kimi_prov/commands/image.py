@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kimi_prov import __version__
 from kimi_prov.catalog import loader
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -51,7 +52,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 _EPOCH = 1580601600
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("engine", metavar="ENGINE")
 @click.option(
     "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."

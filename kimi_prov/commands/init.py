@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
@@ -21,7 +22,7 @@ _GENERATED = "lab.yml"
 _DEFAULT_SYSTEM, _CPU_SYSTEM = "gpu-server", "cpu-server"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("directory", type=PATH, required=False)
 @click.option(
     "--profile", metavar="NAME", help="Such as lab or localhost; an unknown one lists all."
@@ -51,7 +52,10 @@ def init(
     if directory is None:
         raise click.UsageError("Missing argument 'DIRECTORY', or --spec FILE.")
     if profile is None:
-        raise click.UsageError("Missing option '--profile'.")
+        raise UserError(
+            f"init {directory}: which profile? One of {', '.join(list_profiles())}",
+            fix=f"kimi-prov init {clean_text.quote_word(directory)} --profile lab",
+        )
     _write_inventory(directory, profile)
 
 

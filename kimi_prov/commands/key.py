@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.option_types import Expiry, add_key_limits
 from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.contract import clean_text
@@ -26,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BACK = "`kimi-prov apply` creates the web UI's key again, and those that kimi_api_keys_file names"
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option("--rotate", is_flag=True, help="Create a new key; the engine is not restarted."),
     click.option(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from kimi_prov.commands.common.options import INVENTORY, add_output_options
+from kimi_prov.commands.common.command import Command
+from kimi_prov.commands.common.options import INVENTORY, PATH, add_output_options
 from kimi_prov.lab import operations
 from kimi_prov.lab.shell import make_tool_environment
 
@@ -18,32 +19,40 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @INVENTORY
 def up(path: Path) -> None:
     """Start the inventory's lab hosts; running ones stay as they are."""
     operations.start_lab(path)
 
 
-@click.command()
+@click.command(cls=Command)
 @INVENTORY
 def down(path: Path) -> None:
     """Remove the inventory's lab, with everything that it created."""
     operations.remove_lab(path)
 
 
-@click.command("list")
-@INVENTORY
+@click.command("list", cls=Command)
+@click.argument("path", type=PATH, metavar="[INVENTORY]", required=False)
 @add_output_options
-def list_hosts(path: Path, output: Output) -> None:
-    """List the inventory's lab hosts, their addresses, and whether they run."""
+def list_hosts(path: Path | None, output: Output) -> None:
+    """List the inventory's lab hosts, their addresses, and whether they run.
+
+    Without INVENTORY it lists the hosts of every lab that was brought up here.
+    """
     output.check()
-    hosts = [asdict(host) for host in operations.list_hosts(path)]
     line = "{name:<16} {kind:<7} {state:<7} {address}:{port}  {image}"
-    output.write({"hosts": hosts}, lambda: "\n".join(line.format(**host) for host in hosts))
+    if path is None:
+        rows = [{**asdict(host), "inventory": str(at)} for at, host in operations.list_all_hosts()]
+        line += "  {inventory}"
+    else:
+        rows = [asdict(host) for host in operations.list_hosts(path)]
+    text = "\n".join(line.format(**row) for row in rows)
+    output.write({"hosts": rows}, lambda: text or "no lab is up; kimi-prov lab up INVENTORY")
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @INVENTORY
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

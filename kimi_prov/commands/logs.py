@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.errors import UserError
@@ -38,7 +39,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _YEAR = re.compile(r"\d{4}-")
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option("--follow", is_flag=True, help="Go on with new lines, until Ctrl-C."),
     click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _BLOCKER = "blocker"
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(EXTRA, CATALOG)
 def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""

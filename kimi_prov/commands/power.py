@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run, rendered
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_folder_options, add_inventory_options
 from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
@@ -31,7 +32,7 @@ DRAIN = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @add_folder_options(DRAIN)
 def stop(
     path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
@@ -48,7 +49,7 @@ def stop(
     return _run("stop", path, options, output, _build_variables(drain_s))
 
 
-@click.command()
+@click.command(cls=Command)
 @add_folder_options()
 def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Start a stopped or sleeping model, and wait until it answers.
@@ -61,7 +62,7 @@ def start(path: Path, options: PlaybookOptions, output: Output, target: Target) 
     return _run("start", path, options, output, {})
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(DRAIN)
 def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
     """Restart one instance after another, so that the others go on serving."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import OUTPUT, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.on_host.probe import collect as target_probe
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
 
 
-@click.command()
+@click.command(cls=Command)
 @OUTPUT
 @click.option("--bundle", type=PATH, metavar="FILE", help="Write a file that probes elsewhere.")
 @click.option("--measure", is_flag=True, help="Time memory, disk, hashing and GPUs too.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 import click
 
 from kimi_prov.commands.common import bucket_access
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_output_options
 from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.errors import HostError
@@ -24,7 +25,7 @@ _STALL_S = 60.0
 _READ_S = 300.0
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bucket", metavar="s3://BUCKET|gs://BUCKET")
 @bucket_access.add_bucket_options("read")
 @add_output_options

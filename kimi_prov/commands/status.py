@@ -16,6 +16,7 @@ from kimi_prov.commands.common import (
     playbook_run,
     rendered,
 )
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_folder_options
 from kimi_prov.commands.kubernetes import status as kubernetes
 from kimi_prov.errors import ExitCode, UserError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_folder_options(
     click.option(
         "--sbom", is_flag=True, help="Write the engines' bill of materials: CycloneDX JSON."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import update as update_text
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option(
         "--reboot-ok",

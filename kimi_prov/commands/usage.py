@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.option_types import Day
 from kimi_prov.commands.common.options import add_inventory_options, add_report_options
 from kimi_prov.errors import ExitCode, UserError
@@ -27,7 +28,7 @@ SCHEMA: Final = "kimi-prov/usage/v1"
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option(
         "--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC)."

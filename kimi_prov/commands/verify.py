@@ -9,6 +9,7 @@ import click
 
 from kimi_prov.acceptance import suite as suites
 from kimi_prov.commands.common import host_reports, rendered
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import (
     INVENTORY_OR_FOLDER,
     LIMIT,
@@ -55,7 +56,7 @@ def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
     return Selection(suite, tuple(only), tuple(skip))
 
 
-@click.command()
+@click.command(cls=Command)
 @INVENTORY_OR_FOLDER
 @LIMIT
 @add_output_options

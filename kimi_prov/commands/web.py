@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import PATH, YES, add_inventory_options
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(
     click.option(
         "--to",
@@ -37,7 +38,7 @@ def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None
     return host_reports.publish("web", finished, output, web_text.format_backup)
 
 
-@click.command()
+@click.command(cls=Command)
 @add_inventory_options(click.argument("file", type=PATH), YES)
 def restore(
     path: Path, file: Path, options: PlaybookOptions, output: Output, *, yes: bool

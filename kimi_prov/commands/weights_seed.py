@@ -13,6 +13,7 @@ import click
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands import pin
 from kimi_prov.commands.common import bucket_access
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, PATH, add_output_options
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.errors import HostError
@@ -43,7 +44,7 @@ _MAKE = {
 }
 
 
-@click.command("seed")
+@click.command("seed", cls=Command)
 @click.argument("address", metavar="hf://OWNER/NAME@REVISION")
 @click.argument("bucket", metavar="s3://BUCKET/FOLDER|gs://BUCKET/FOLDER")
 @bucket_access.add_bucket_options("write to")

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,20 @@ def remove_lab(path: Path, report: Say = print_progress) -> None:
 def list_hosts(path: Path) -> list[HostReport]:
     """Return the kind, address and state of each lab host of the inventory."""
     return _list(inventory.load_lab(path))
+
+
+def list_labs() -> list[Lab]:
+    """Return every lab that was brought up here and has hosts still."""
+    labs: list[Lab] = []
+    for record in sorted(find_state_home().glob("*/lab.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            labs.append(inventory.restore_lab(record.read_text()))
+    return labs
+
+
+def list_all_hosts() -> list[tuple[Path, HostReport]]:
+    """Return the hosts of every lab, each with its inventory."""
+    return [(lab.inventory, host) for lab in list_labs() for host in _list(lab)]
 
 
 def make_ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list[str]:

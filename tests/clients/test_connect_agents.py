@@ -64,7 +64,7 @@ class Site:
     def paste(self, name: str, programs: Path, empty: Path) -> str:
         """Paste a snippet into bash, from an empty folder; give what it printed."""
         ca = self.folder / "certificate.pem"
-        words = ("--ca", ca, "--key-file", self.key_file, "--for", name)
+        words = ("--ca", ca, "--api-key-file", self.key_file, "--for", name)
         code, text, err = here("connect", self.url, *words)
         assert (code, err) == (0, "")
         empty.mkdir()

@@ -33,7 +33,7 @@ def key_file(served_host: Host, tmp_path: Path) -> Path:
 
 
 def words(host: Host, key_file: Path, *more: str) -> list[str]:
-    return [str(host.inventory), "--limit", host.name, "--key-file", str(key_file), *more]
+    return [str(host.inventory), "--limit", host.name, "--api-key-file", str(key_file), *more]
 
 
 def models(found: dict[str, Any], key: str) -> int:

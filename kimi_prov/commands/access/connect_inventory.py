@@ -161,7 +161,8 @@ def require_key(given: served_model.ClientOptions, fix: str) -> str:
     """Return the key. Raises UserError where there is none."""
     if given.key is None:
         raise UserError(
-            "no API key is given", fix=f"put it into {api_key.VARIABLE} or --key-file FILE; {fix}"
+            "no API key is given",
+            fix=f"put it into {api_key.VARIABLE} or --api-key-file FILE; {fix}",
         )
     return given.key
 

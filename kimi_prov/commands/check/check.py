@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.option_types import FiniteRange
 from kimi_prov.commands.common.options import (
     CATALOG,
@@ -36,7 +37,7 @@ _SECONDS = FiniteRange(0.001, 86_400)
 _MILLISECONDS = FiniteRange(0.001, 3_600_000)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("targets", nargs=-1, type=PATH, metavar="[TARGET]...")
 @click.option(
     "--inventory",

@@ -18,12 +18,13 @@ class Row(NamedTuple):
     """A command of a group: its name, its module, and its line in the list.
 
     `source`: a module below kimi_prov.commands and the command's name there, as `power:stop`; or
-    a group.
+    a group. `hidden`: no list shows it.
     """
 
     name: str
     source: str | click.Group
     short_help: str
+    hidden: bool = False
 
 
 class _Commands(MutableMapping[str, click.Command]):
@@ -74,7 +75,8 @@ class LazyGroup(click.Group):
         width = max(map(len, self._short_help))
         for title, rows in self._sections.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{row.name:<{width}}", row.short_help) for row in rows])
+                shown = [row for row in rows if not row.hidden]
+                formatter.write_dl([(f"{row.name:<{width}}", row.short_help) for row in shown])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin with the text, and the group's own options."""

@@ -6,11 +6,13 @@ Only defaults and types are needed here; the code behind a command is imported w
 from __future__ import annotations
 
 import os
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from kimi_prov.commands.common.command import ConnectionOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,25 +83,26 @@ CATALOG = click.option(
     help="Your own rows, which override the catalogue's.  [env: KIMI_PROV_CATALOG]",
 )
 MODEL = click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
+_connecting = partial(click.option, cls=ConnectionOption)
 _CONNECTION = {
-    "user": click.option("-u", "--user", metavar="NAME", help="Log in as this user."),
-    "ask_pass": click.option("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
-    "ask_become_pass": click.option(
+    "user": _connecting("-u", "--user", metavar="NAME", help="Log in as this user."),
+    "ask_pass": _connecting("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
+    "ask_become_pass": _connecting(
         "-K", "--ask-become-pass", is_flag=True, help="Ask for the password to become root."
     ),
-    "private_key": click.option(
+    "private_key": _connecting(
         "--private-key", "--key-file", "private_key", type=PATH, metavar="FILE", help="SSH key."
     ),
-    "ssh_common_args": click.option(
+    "ssh_common_args": _connecting(
         "--ssh-common-args", metavar="ARGS", help="For every ssh and sftp: a jump host, say."
     ),
-    "forks": click.option(
+    "forks": _connecting(
         "-f", "--forks", type=click.IntRange(1), metavar="N", help="Hosts at a time."
     ),
-    "timeout": click.option(
+    "timeout": _connecting(
         "-T", "--timeout", type=click.IntRange(1), metavar="S", help="Seconds to wait for SSH."
     ),
-    "ask_vault_pass": click.option(
+    "ask_vault_pass": _connecting(
         "-J",
         "--ask-vault-pass",
         "--ask-vault-password",
@@ -107,7 +110,7 @@ _CONNECTION = {
         is_flag=True,
         help="Ask for Ansible Vault's password.",
     ),
-    "vault_password_files": click.option(
+    "vault_password_files": _connecting(
         "--vault-password-file",
         "--vault-pass-file",
         "vault_password_files",
@@ -116,10 +119,10 @@ _CONNECTION = {
         metavar="FILE",
         help="File or program that gives it.",
     ),
-    "vault_ids": click.option(
+    "vault_ids": _connecting(
         "--vault-id", "vault_ids", multiple=True, metavar="LABEL@FILE", help="The same, by label."
     ),
-    "connection_password_file": click.option(
+    "connection_password_file": _connecting(
         "--connection-password-file",
         "--conn-pass-file",
         "connection_password_file",
@@ -127,7 +130,7 @@ _CONNECTION = {
         metavar="FILE",
         help="File that holds the SSH password.",
     ),
-    "become_password_file": click.option(
+    "become_password_file": _connecting(
         "--become-password-file",
         "--become-pass-file",
         "become_password_file",
@@ -136,10 +139,10 @@ _CONNECTION = {
         help="File that holds the password to become root.",
     ),
 }
-# For a command whose --key-file is the file of the API key.
+# For a command whose --key-file is the file of the API key until the next release.
 _CONNECTION_BESIDE_API_KEY = {
     **_CONNECTION,
-    "private_key": click.option(
+    "private_key": _connecting(
         "--private-key", "private_key", type=PATH, metavar="FILE", help="SSH key."
     ),
 }
@@ -251,7 +254,7 @@ def add_playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Do the same for a command whose --key-file is the file of an API key."""
+    """Do the same for a command whose --key-file is the API key's until the next release."""
     return pack_options(command, _CONNECTION_BESIDE_API_KEY.values(), _pack_playbook)
 
 

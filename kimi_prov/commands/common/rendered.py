@@ -59,7 +59,7 @@ def refuse_cluster_options(
     given = {
         "--context": target.context,
         "--namespace": target.namespace,
-        "--key-file": key_file,
+        "--api-key-file": key_file,
         "--ca": ca,
     }
     for option, value in given.items():

@@ -46,7 +46,7 @@ def read_key(folder: Folder, file: Path | None) -> str:
     if found := api_key.read_key(file):
         return found
     name = folder.secret(KEY_MOUNT)
-    fix = "give it in KIMI_API_KEY or with --key-file"
+    fix = "give it in KIMI_API_KEY or with --api-key-file"
     if name is None:
         raise UserError(f"{folder.path}: no secret is mounted at {KEY_MOUNT}", fix=fix)
     try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_connection_options, add_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
@@ -50,7 +51,7 @@ _add_cloud_options = add_options(
 )
 
 
-@click.command("cloud-init")
+@click.command("cloud-init", cls=Command)
 @add_render_options
 @_add_cloud_options
 @add_connection_options
@@ -64,7 +65,7 @@ def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
     return render(_make_kind(CLOUD_INIT), **options)
 
 
-@click.command("skypilot")
+@click.command("skypilot", cls=Command)
 @add_render_options
 @_add_cloud_options
 @add_connection_options

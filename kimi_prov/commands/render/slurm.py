@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_connection_options
 from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-@click.command("slurm")
+@click.command("slurm", cls=Command)
 @add_render_options
 @click.option("--root", "slurm_root", metavar="DIR", help="Folder on the shared file system.")
 @add_connection_options

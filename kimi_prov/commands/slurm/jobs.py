@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import LOGIN, PATH, SUITES, add_output_options
 from kimi_prov.commands.slurm.folder import Folder
 from kimi_prov.contract import clean_text
@@ -28,7 +29,7 @@ _OLDER = "no job is called '--suite'"
 _RENDERED = click.argument("path", type=PATH, metavar="DIR")
 
 
-@click.command()
+@click.command(cls=Command)
 @_RENDERED
 @click.argument("names", nargs=-1, metavar="[JOB]...")
 @LOGIN
@@ -91,7 +92,7 @@ def _report_copy(folder: Folder, done: dict[str, Any]) -> None:
         say(f"  kept, because changed there: {clean_text.clean_line(name)} (--force overwrites it)")
 
 
-@click.command()
+@click.command(cls=Command)
 @_RENDERED
 @LOGIN
 @add_output_options
@@ -106,7 +107,7 @@ def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
     return ExitCode.FAILED if slurm.has_lost_server(document) else ExitCode.OK
 
 
-@click.command()
+@click.command(cls=Command)
 @_RENDERED
 @click.argument("names", nargs=-1, metavar="[JOB|ID]...")
 @LOGIN

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 ASK = """
-eval "$(_KIMI_PROV_COMPLETE=bash_source kimi-prov)" || exit 9
+eval "$(kimi-prov completion bash)" || exit 9
 COMP_WORDS=({words})
 COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
 COMP_LINE="${{COMP_WORDS[*]}}"

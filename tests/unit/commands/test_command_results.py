@@ -41,7 +41,7 @@ def quiet(done: Done) -> Done:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["frobnicate"], "No such command"),
+        (["frobnicate"], "has no command"),
         (["apply"], "INVENTORY"),
         (["apply", "nosuch"], "nosuch: there is no such inventory"),
         (["plan", "nosuch", "--format", "xml"], "xml"),
@@ -90,7 +90,7 @@ def test_what_destroy_wants_without_a_terminal_is_a_command_that_works(
 def test_no_other_word_has_destroy_proposed_for_it(kimi: CommandLine, word: str) -> None:
     done = quiet(kimi.run(word, "x"))
     assert done.returncode == 2
-    assert f"No such command '{word}'" in done.stderr
+    assert f"has no command '{word}'" in done.stderr
     assert "destroy" not in done.stderr.replace(word, "")
 
 

@@ -122,7 +122,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["init", "new"], "Missing option '--profile'"),
+        (["init", "new"], "which profile? One of "),
         (["init"], "Missing argument 'DIRECTORY', or --spec FILE"),
         (["init", "new", "--profile", "localhost", "--system", "dgx-h200"], "--system belongs to"),
         (["init", "new", "--spec", "quote.yml"], "neither DIRECTORY nor --profile"),

@@ -410,7 +410,7 @@ def test_what_does_not_fit_a_tunnel_is_refused(site: Site) -> None:
         (["--login", "x@y"], "--login: belongs to a rendered folder"),
         (["--namespace", "x"], "--namespace: belongs to a rendered folder"),
         (["--for", "python", "--format", "json"], "a snippet is text"),
-        (["--key-file", "nosuch"], "nosuch"),
+        (["--api-key-file", "nosuch"], "nosuch"),
     ):
         done = site.run("connect", site.inventory, *words)
         assert (done.returncode, done.stdout) == (2, "")

@@ -53,7 +53,16 @@ class Site:
         self.empty.mkdir()
 
     def snippet(self, name: str) -> str:
-        words = ("connect", self.url, "--ca", self.ca, "--key-file", self.key_file, "--for", name)
+        words = (
+            "connect",
+            self.url,
+            "--ca",
+            self.ca,
+            "--api-key-file",
+            self.key_file,
+            "--for",
+            name,
+        )
         code, out, err = here(*words)
         assert (code, err) == (0, "")
         assert KEY not in out
@@ -232,7 +241,7 @@ def test_comments_do_not_open_a_quote_in_a_shell_without_comments(site: Site) ->
 )
 def test_what_a_model_has_not_is_refused(site: Site, model: str, name: str, said: str) -> None:
     site.engine.model = model
-    words = ("connect", site.url, "--ca", site.ca, "--key-file", site.key_file, "--for", name)
+    words = ("connect", site.url, "--ca", site.ca, "--api-key-file", site.key_file, "--for", name)
     code, out, err = here(*words)
     assert (code, out) == (2, "")
     assert said in err

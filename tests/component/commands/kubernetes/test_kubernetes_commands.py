@@ -947,7 +947,7 @@ def test_a_snippet_trusts_the_authority_of_a_certificate_for_another_name(
         assert "--ca FILE" in said
         file = tmp_path / "api.key"
         file.write_text(KEY)
-        assert pasted(cluster, folder, "--ca", ca, "--key-file", file) == HELLO
+        assert pasted(cluster, folder, "--ca", ca, "--api-key-file", file) == HELLO
         # This program has the certificate of the cluster's secret, and needs nobody's word.
         done = chatted(cluster, folder, **environment)
         assert done.stdout == f"{HELLO}\n"
