@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSIONS = ("0.19.1", "0.32.0")
+VERSIONS = ("0.19.1", "0.32.0", "0.33.0")
 HEAD, RANK = "10.0.0.1", "10.0.0.2"
 # A mixture with MLA and 64 heads, as Kimi is, of a size that settings are made for at once.
 MODEL = {
