@@ -32,6 +32,7 @@ lock: $(STAMP) ## pin the tools again (tests/requirements.txt, tests/clients, te
 	$(PIN) --upgrade tests/clients/aider.in -o tests/clients/aider.txt
 	$(PIN) --upgrade tests/cloud/buckets.in -o tests/cloud/buckets.txt
 	$(PIN) --upgrade tests/cloud/skypilot.in -o tests/cloud/skypilot.txt
+	$(PIN) --upgrade tests/cloud/skypilot-before.in -o tests/cloud/skypilot-before.txt
 	for folder in tests/clients tests/grafana; do \
 	  (cd $$folder && npm install --package-lock-only --ignore-scripts --no-audit --no-fund && sed -i '/"resolved":/d' package-lock.json) || exit; \
 	done

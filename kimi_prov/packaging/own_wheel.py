@@ -20,8 +20,9 @@ from kimi_prov.errors import UserError
 from kimi_prov.packaging import engine_plugins, resources
 
 DISTRIBUTION = "kimi-prov"
-# Its lock, as a path in the wheel.
-LOCK = "kimi_prov/catalog/locks/kimi-prov.txt"
+# The locks that it carries, as paths in the wheel; the second is its own.
+LOCKS = "kimi_prov/catalog/locks"
+LOCK = f"{LOCKS}/kimi-prov.txt"
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What an installer adds to the wheel's own description.
 _ADDED = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"})

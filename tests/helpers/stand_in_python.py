@@ -1,4 +1,4 @@
-"""An archive laid out as CPython's standalone builds are, made of the lab image's own interpreter.
+"""An archive laid out as CPython's standalone builds are, made of an interpreter that is at hand.
 
 It stands in for a build of python-build-standalone, which is not fetched by the tests: its name,
 its row of the catalogue and a note inside say so.
@@ -11,8 +11,10 @@ import hashlib
 import io
 import re
 import subprocess
+import sys
 import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -24,19 +26,19 @@ from kimi_prov.lab.settings import read_apt_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 IMAGE = "debian-12"
 MINOR = "3.11"
 BUILD = "STANDIN"
 NOTE = (
-    "STAND-IN: this is Debian 12's own python3.11 in the layout of python-build-standalone's\n"
-    "install_only archives. It is no build of that project, has no headers, and takes the shared\n"
-    "libraries of its modules from the machine.\n"
+    "STAND-IN: this is a python of the tests (Debian 12's own 3.11, or the one that runs them) in\n"
+    "the layout of python-build-standalone's install_only archives. It is no build of theirs,\n"
+    "has no headers, and takes the shared libraries of its modules from the machine.\n"
 )
 # The projects' builds have none of these either, or what they link is not on a bare Debian 13.
 _LEFT_OUT = re.compile(
-    r"(^|/)(__pycache__|EXTERNALLY-MANAGED|sitecustomize\.py|_dbm\.[^/]*\.so|nis\.[^/]*\.so)(/|$)"
+    r"(^|/)(__pycache__|EXTERNALLY-MANAGED|sitecustomize\.py|_dbm\.[^/]*\.so|nis\.[^/]*\.so"
+    r"|site-packages|test|tests|config-[^/]*)(/|$)"
 )
 
 
@@ -71,7 +73,7 @@ class StandIn:
             "sha256": self.sha256,
             "bytes": self.bytes,
             "installed_bytes": self.installed_bytes,
-            "source": "STAND-IN: Debian 12's own python3.11, packed by the tests",
+            "source": "STAND-IN: a python3.11 at hand, packed by the tests",
             "confidence": "low",
             "checked": "2026-11-22",
         }
@@ -89,8 +91,21 @@ def make(mirror: Path) -> StandIn:
 
 def pack(root: Path, mirror: Path) -> StandIn:
     """Pack the interpreter of the Debian root `root`; the same root gives the same bytes."""
-    version = _version(root)
-    members = sorted(_members(root), key=lambda member: member[0].name)
+    asked = ["chroot", root, f"/usr/bin/python{MINOR}", "-I", "-S", "-V"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    program = root / f"usr/bin/python{MINOR}"
+    return _pack(program, root / f"usr/lib/python{MINOR}", done.stdout.split()[1], mirror)
+
+
+def pack_running(mirror: Path) -> StandIn:
+    """Pack the interpreter that runs the tests, without the packages installed in it."""
+    top, minor = Path(sys.base_prefix), f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = ".".join(map(str, sys.version_info[:3]))
+    return _pack(top / f"bin/python{minor}", top / f"lib/python{minor}", version, mirror)
+
+
+def _pack(program: Path, library: Path, version: str, mirror: Path) -> StandIn:
+    members = sorted(_members(program, library), key=lambda member: member[0].name)
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for info, content in members:
@@ -109,29 +124,17 @@ def pack(root: Path, mirror: Path) -> StandIn:
     )
 
 
-def _version(root: Path) -> str:
-    """X.Y.Z, as the interpreter itself says it."""
-    done = subprocess.run(
-        ["chroot", root, f"/usr/bin/python{MINOR}", "-I", "-S", "-V"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()[1]
-
-
-def _members(root: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    library = root / "usr" / "lib" / f"python{MINOR}"
+def _members(program: Path, library: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     yield _file("python/STAND-IN.txt", NOTE.encode())
-    yield _file(f"python/bin/python{MINOR}", (root / f"usr/bin/python{MINOR}").read_bytes(), 0o755)
+    yield _file(f"python/bin/{program.name}", program.read_bytes(), 0o755)
     for name in ("python", "python3"):
         link = tarfile.TarInfo(f"python/bin/{name}")
-        link.type, link.linkname = tarfile.SYMTYPE, f"python{MINOR}"
+        link.type, link.linkname = tarfile.SYMTYPE, program.name
         yield link, b""
     for path in library.rglob("*"):
         inside = path.relative_to(library).as_posix()
         if path.is_file() and not _LEFT_OUT.search(inside):
-            yield _file(f"python/lib/python{MINOR}/{inside}", path.read_bytes())
+            yield _file(f"python/lib/{library.name}/{inside}", path.read_bytes())
 
 
 def _file(name: str, content: bytes, mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import bucket_servers
 import pytest
+import stand_in_python
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 from machines import CHECKOUT, kimi_prov, make_lab
@@ -86,6 +87,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
     links = settings.detect_variables().get("kimi_pip_find_links")
     brought = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
     brought += [{"src": str(links), "dest": str(links)}] if links else []
+    python = stand_in_python.pack_running(folder / "python")
+    python.write_overlay(folder / "catalogue")
+    brought.append({"src": str(python.archive), "dest": str(python.archive)})
     made = make_lab(
         folder / "inv",
         NETWORK,
@@ -98,6 +102,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
         kimi_cloud="aws",
         kimi_cloud_package=f"/opt/{wheel.name}#sha256={digest}",
         kimi_cloud_give_up="10h",
+        kimi_python_mirror=str(python.mirror),
     )
     made.up()
     try:
@@ -168,9 +173,9 @@ def state(host: Host, unit: str) -> str:
 
 
 def rendered(lab: Lab, folder: Path) -> str:
-    done = kimi_prov(
-        "render", "cloud-init", "--inventory", lab.inventory, "--output", folder, timeout=HANGS_S
-    )
+    words = ["render", "cloud-init", "--inventory", lab.inventory, "--output", folder]
+    catalogue = lab.inventory.parent / "catalogue"
+    done = kimi_prov(*words, "--catalog", catalogue, timeout=HANGS_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return (folder / "user-data").read_text()
 

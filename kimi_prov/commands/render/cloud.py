@@ -12,7 +12,7 @@ from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.errors import UserError
-from kimi_prov.render.cloud import findings, folders, ranking, variables
+from kimi_prov.render.cloud import findings, folders, images, ranking, variables
 from kimi_prov.render.cloud.package import choose_package
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def _make_kind(name: str) -> Kind:
         lines = [f"{notes} notes are in README.md there"] if notes else []
         return "\n".join([*lines, f"next:  cd {clean_text.quote_word(folder)}, then {_NEXT[name]}"])
 
+    def require(settings: Settings) -> None:
+        _require(settings, name)
+
     def find(
         _name: str,
         plan: MachinePlan,
@@ -92,10 +95,10 @@ def _make_kind(name: str) -> Kind:
         catalogue: Catalogue,
     ) -> Sequence[Finding]:
         rows = findings.select_findings(
-            plan, settings, ranking.choose_machines(settings, catalogue).kinds
+            plan, settings, ranking.choose_machines(settings, catalogue).kinds, name
         )
         if name == CLOUD_INIT:
-            chosen = choose_package(settings, plan["weights"]["source"])
+            chosen = choose_package(settings, plan["weights"]["source"], catalogue)
             rows += findings.check_package(chosen)
             rows += findings.check_size(settings.cloud, folders.make_metadata(settings, chosen))
         return rows
@@ -110,13 +113,14 @@ def _make_kind(name: str) -> Kind:
     ) -> folder_writer.RenderedFolder:
         files_of = folders.render_cloud_init if name == CLOUD_INIT else folders.render_skypilot
         machines = ranking.choose_machines(settings, catalogue)
-        chosen = choose_package(settings, plan["weights"]["source"])
+        chosen = choose_package(settings, plan["weights"]["source"], catalogue)
         return files_of(target, plan, rows, settings, machines, chosen)
 
-    return Kind(name, _require, variables.adjust_settings, find, make, describe)
+    return Kind(name, require, variables.adjust_settings, find, make, describe)
 
 
-def _require(settings: Settings) -> None:
+def _require(settings: Settings, launcher: str) -> None:
+    images.check_image(settings, launcher)
     if settings.hosts_per_model > 1:
         raise UserError(
             "kimi_hosts_per_model: one machine provisions itself, and several wait for each other",

@@ -117,8 +117,24 @@ def _make_python_section(
     mirror = settings.python_mirror
     archive = f"{folder}/{build.archive}" if mirror and "://" not in mirror else None
     url = f"file://{archive}" if archive else build.mirrored(mirror)
+    return {
+        "name": build.name,
+        "version": build.version,
+        "build": build.build,
+        "url": url,
+        "sha256": build.sha256,
+        "dir": interpreter.build_directory(build),
+        "archive": archive,
+        "request": build.key,
+        "list": f"{folder}/python.json",
+        "downloads": {build.key: describe_download(build, url)},
+    }
+
+
+def describe_download(build: Interpreter, url: str) -> dict[str, object]:
+    """Return a build's row of uv's own list, from which uv reads the archive's digest."""
     major, minor, patch = map(int, build.version.split("."))
-    row = {
+    return {
         "name": "cpython",
         "arch": {"family": build.arch, "variant": None},
         "os": "linux",
@@ -131,18 +147,6 @@ def _make_python_section(
         "sha256": build.sha256,
         "variant": None,
         "build": build.build,
-    }
-    return {
-        "name": build.name,
-        "version": build.version,
-        "build": build.build,
-        "url": url,
-        "sha256": build.sha256,
-        "dir": interpreter.build_directory(build),
-        "archive": archive,
-        "request": build.key,
-        "list": f"{folder}/python.json",
-        "downloads": {build.key: row},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.rendered_kinds import CLOUD_INIT
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import find_refusals
 from kimi_prov.planner.storage.weights import is_bucket
@@ -28,7 +29,7 @@ _LIMIT_BYTES = {"gcp": 256 << 10, "aws": 16 << 10}
 
 
 def select_findings(
-    plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]
+    plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine], launcher: str
 ) -> list[Finding]:
     """Give the findings of a plan that hold for a machine that provisions itself."""
     refused = find_refusals(plan)
@@ -61,7 +62,7 @@ def select_findings(
             required="a time without a request after which the machine deletes itself",
             fix="set kimi_idle_stop: 20m",
         )
-    if settings.cloud == "aws" and settings.cloud_image is None:
+    if launcher == CLOUD_INIT and settings.cloud == "aws" and settings.cloud_image is None:
         findings.add(
             "cloud.image",
             observed="kimi_cloud_image is not set",

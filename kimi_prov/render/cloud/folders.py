@@ -14,7 +14,7 @@ from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import folder_writer, templates
-from kimi_prov.render.cloud import machine, offers, ranking
+from kimi_prov.render.cloud import images, machine, offers, ranking
 from kimi_prov.render.folder_writer import File
 
 if TYPE_CHECKING:
@@ -271,6 +271,7 @@ def _make_values(
         "quotas": offers.list_quotas(settings, chosen.kinds),
         "disk_gb": offers.choose_disk_gb(plan),
         "image": settings.cloud_image,
+        "image_options": images.make_gcloud_options(settings.cloud_image),
         "ranked": chosen.ranked,
         "cheaper_below": ranking.compute_break_even,
         "inputs": ranking.count_inputs(settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import yaml
 
 from kimi_prov.contract import paths
 from kimi_prov.packaging import own_wheel
+from kimi_prov.planner.software.installation import UV_LOCK, describe_download
 from kimi_prov.render import templates
 from kimi_prov.render.cloud import variables
 from kimi_prov.render.folder_writer import File
@@ -17,6 +19,7 @@ from kimi_prov.render.folder_writer import File
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.cloud.package import Package
 
@@ -58,6 +61,9 @@ def make_files(settings: Settings, launcher: str, package: Package) -> list[File
         "remote": _name_remote(package),
         "folder": STATE,
         "lock": own_wheel.LOCK,
+        "uv_lock": f"{own_wheel.LOCKS}/{UV_LOCK}",
+        "build": package.interpreter,
+        "downloads": _make_downloads(settings, package.interpreter),
         "venv": VENV,
         "install": INSTALL,
         "pip": _make_pip_options(settings),
@@ -104,8 +110,14 @@ def _render_file(name: str, values: Mapping[str, Any]) -> bytes:
     return environment.get_template(f"{name}.j2").render(values).encode()
 
 
+def _make_downloads(settings: Settings, build: Interpreter) -> str:
+    """Return uv's list of one build. A directory of a mirror is one of the machine's own."""
+    url = build.mirrored(settings.python_mirror)
+    return json.dumps({build.key: describe_download(build, _make_url(url))})
+
+
 def _make_pip_options(settings: Settings) -> list[str]:
-    """Return pip's options: where the site's packages come from."""
+    """Return the options of pip: where the site's packages come from."""
     options = []
     if settings.pip_index_url:
         options += ["--index-url", settings.pip_index_url]

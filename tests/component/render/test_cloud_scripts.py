@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ ROOT = Path(__file__).parents[3]
 SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
 
 
-PINS = ROOT / "tests" / "cloud" / "skypilot.txt"
 KINDS = ("cloud-init", "skypilot")
 VARIABLES = {
     "gcp": """
@@ -339,58 +337,3 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
     return ranking.rank_machines(
         parse_settings({**told, **more}, host="h"), loader.load_catalogue()
     )
-
-
-@pytest.fixture(scope="module")
-def sky(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the real SkyPilot."""
-    uv, made = Path(sys.executable).with_name("uv"), tmp_path_factory.mktemp("sky") / "venv"
-    subprocess.run([uv, "venv", "-q", "--python", sys.executable, made], check=True)
-    line = [uv, "pip", "install", "-q", "--require-hashes", "-r", PINS]
-    subprocess.run([*line, "--python", made / "bin" / "python"], check=True, timeout=1800)
-    return made / "bin" / "python"
-
-
-READ = """
-import json, sys, sky
-task = sky.Task.from_yaml(sys.argv[1])
-found = task.resources if isinstance(task.resources, list) else list(task.resources)
-print(json.dumps([[str(r.cloud), r.region, r.zone, r.accelerators, r.use_spot, r.disk_size,
-                   r.autostop_config.down if r.autostop_config else None,
-                   str(r.autostop_config.wait_for) if r.autostop_config else None]
-                  for r in found]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cloud", VARIABLES)
-def test_skypilot_reads_the_tasks(cloud: str, sky: Path, tmp_path: Path) -> None:
-    assert render("skypilot", tmp_path / "out", VARIABLES[cloud]) == 0
-    (tmp_path / "home").mkdir()
-
-    def read_by_it(name: str) -> list[list[Any]]:
-        done = subprocess.run(
-            [sky, "-c", READ, name],
-            cwd=tmp_path / "out",
-            env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return list(json.loads(done.stdout.splitlines()[-1]))
-
-    rows = read_by_it("kimi.sky.yaml")
-    if cloud == "gcp":
-        assert [row[:5] for row in rows] == [
-            ["GCP", zone[:-2], zone, {card: 8}, spot]
-            for spot in (True, False)
-            for card in ("H100", "H200")
-            for zone in ("us-central1-a", "europe-west4-b")
-        ]
-    else:
-        # No kinds were named: all that serve, the fastest first where no price is known.
-        cards = [{"B200": 8}, {"H200": 8}, {"H100": 8}]
-        assert [row[:5] for row in rows] == [["AWS", "us-east-2", None, c, False] for c in cards]
-    assert all(row[5] == 746 and row[6] is True and "jobs" in row[7].lower() for row in rows)
-    assert len(read_by_it("seed.sky.yaml")) == 1

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stand_in_python
 import yaml
 
 from kimi_prov import cli
@@ -106,19 +107,23 @@ def test_the_judge_sees_an_install_by_name(text: str) -> None:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What SkyPilot brings to a machine, with the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("rendered") / "sky"
+    python = stand_in_python.pack_running(folder.parent / "mirror")
     variables = folder.parent / "vars.yml"
-    variables.write_text("kimi_weights_source: gs://abc/kimi-k2.5\nkimi_context: 8192\n")
-    words = ("render", "skypilot", str(SHEET), "--vars", str(variables), "--output", str(folder))
-    assert int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False))) == 0
+    variables.write_text(
+        "kimi_weights_source: gs://abc/kimi-k2.5\nkimi_context: 8192\n"
+        f"kimi_python_mirror: {python.mirror}\n"
+    )
+    words = ["render", "skypilot", str(SHEET), "--vars", str(variables), "--output", str(folder)]
+    words += ["--catalog", str(python.write_overlay(folder.parent / "catalogue"))]
+    assert int(run_guarded(lambda: cli.cli.main(words, standalone_mode=False))) == 0
     return folder / "machine"
 
 
-def install(machine: Path, place: Path) -> subprocess.CompletedProcess[str]:
-    """Run the rendered script as kimi-up and the seed's task do, under this Python."""
+def install(machine: Path, place: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Run the rendered script as kimi-up and the seed's task do, on an image with this Python."""
     programs = place / "bin"
     programs.mkdir(exist_ok=True)
-    (programs / "python3").unlink(missing_ok=True)
-    (programs / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+    (programs / "python3").symlink_to(python)
     words = ["bash", machine / "usr/local/sbin/kimi-install", place / "venv", place / "wheels"]
     return subprocess.run(
         words,
@@ -129,17 +134,30 @@ def install(machine: Path, place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def find_python(version: str) -> Path:
+    """The interpreter that an image has; one of pyenv, for the tests' own is 3.11."""
+    if version == "own":
+        return Path(sys.base_prefix) / "bin" / "python3"
+    rows = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python{version}"))
+    if not rows:
+        pytest.skip(f"there is no Python {version} beside the one that runs this")
+    return rows[-1]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["own", "3.10", "3.12", "3.13"])
 def test_the_rendered_script_installs_the_wheel_that_rendered_it(
-    machine: Path, tmp_path: Path
+    version: str, machine: Path, tmp_path: Path
 ) -> None:
+    """SkyPilot's images have Python 3.10, Debian 13 has 3.13: each gets the same CPython."""
     shutil.copytree(machine / "var/lib/kimi-up", tmp_path / "wheels")
-    done = install(machine, tmp_path)
+    done = install(machine, tmp_path, find_python(version))
     assert done.returncode == 0, done.stderr
-    installed = [tmp_path / "venv/bin" / name for name in ("kimi-prov", "pip")]
-    for words in ([installed[0], "--version"], [installed[1], "check"]):
+    program, pip, python = (tmp_path / "venv/bin" / name for name in ("kimi-prov", "pip", "python"))
+    for words in ([program, "--version"], [program, "catalog", "clouds"], [pip, "check"]):
         told = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert told.returncode == 0, told.stdout + told.stderr
+    assert (tmp_path / "venv-tools/python").resolve() in python.resolve().parents
 
 
 def test_one_other_byte_in_the_wheel_and_nothing_is_installed(
@@ -150,7 +168,7 @@ def test_one_other_byte_in_the_wheel_and_nothing_is_installed(
     content = bytearray(wheel.read_bytes())
     content[len(content) // 2] ^= 1
     wheel.write_bytes(content)
-    done = install(machine, tmp_path)
+    done = install(machine, tmp_path, find_python("own"))
     assert done.returncode == 1
     assert "nothing of it is installed" in done.stderr
     assert not (tmp_path / "venv/bin/kimi-prov").exists()

@@ -211,6 +211,36 @@ def test_what_cannot_be_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "cloud", "image", "said"),
+    [
+        ("skypilot", "gcp", "projects/debian-cloud/global/images/family/debian-12", "is a family"),
+        ("skypilot", "gcp", "debian-12", "is no image of gcp"),
+        ("skypilot", "aws", "projects/a/global/images/b", "is no image of aws"),
+        ("cloud-init", "gcp", "skypilot:custom-gpu-ubuntu-2204", "is no image of gcp"),
+        ("cloud-init", "gcp", "projects/a/global/images/b/c", "is no image of gcp"),
+    ],
+)
+def test_an_image_that_the_launcher_would_not_find_is_refused(
+    kind: str,
+    cloud: str,
+    image: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = VARIABLES[cloud].replace("kimi_cloud_image: ami-0123456789abcdef0\n", "")
+    assert render(kind, tmp_path / "out", f"{text}kimi_cloud_image: {image}\n") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_family_is_asked_for_as_one(tmp_path: Path) -> None:
+    text = VARIABLES["gcp"] + "kimi_cloud_image: projects/p-1/global/images/family/ours\n"
+    assert render("cloud-init", tmp_path / "out", text) == 0
+    script = (tmp_path / "out" / "launch.sh").read_text()
+    assert "--image-family ours --image-project p-1" in script
+
+
 HUB = "hf://moonshotai/Kimi-K2.5@4d01dfe0332d63057c186e0b262165819efb6611"
 OTHER = f"https://files.example.com/kimi_prov-1.0-py3-none-any.whl#sha256={'a' * 64}"
 

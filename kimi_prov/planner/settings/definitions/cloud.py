@@ -48,8 +48,10 @@ VARIABLES: tuple[Variable, ...] = (
         "cloud_image",
         "text",
         None,
-        "projects/debian-cloud/global/images/family/debian-12",
-        "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp; required on aws.",
+        "projects/YOUR-PROJECT/global/images/NAME",
+        "Image of the machine: Debian 12 or 13, Ubuntu 22.04 or 24.04. Not set: SkyPilot's own "
+        "(Ubuntu 22.04); for cloud-init Debian 12 on gcp, and required on aws. SkyPilot takes "
+        "an image's name or a tag of its own (`skypilot:TAG`), and no family.",
     ),
     define(
         _CLOUD,
