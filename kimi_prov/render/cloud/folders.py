@@ -228,22 +228,36 @@ def _make_seed_task(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
 
 
 def _make_install_script(files: Sequence[File], settings: Settings) -> bytes:
-    """Give the script that lays the files onto the machine and starts their units."""
+    """Give the script that lays the files onto the machine and starts their units.
+
+    What ends the machine is laid and started first. Where a step fails, the machine is switched off
+    after the time that a failed machine has.
+    """
     reload, enable, start = (" ".join(words) for words in _make_start_commands(settings))
+    laid = [
+        f"install -D -m {row.mode:04o} {shlex.quote(row.path.lstrip('/'))} "
+        f'"$root"{shlex.quote(row.path)}'
+        for row in files
+    ]
+    first = 1 + [row.path for row in files].index(machine.WAY_OUT)
     lines = [
         "#!/bin/bash",
         "# Lays these files onto the machine, as root, and starts what brings it up.",
+        "# What ends the machine comes first: SkyPilot ends none whose setup failed.",
         "set -euo pipefail",
+        "root=${KIMI_ROOT:-}",
         'cd "$(dirname "$0")"',
-        *(
-            f"install -D -m {row.mode:04o} {shlex.quote(row.path.lstrip('/'))} "
-            f"{shlex.quote(row.path)}"
-            for row in files
-        ),
+        f"trap '[ $? = 0 ] || shutdown -P +{machine.FAILED_MINUTES}' EXIT",
+        *laid[:first],
+        reload,
+        "systemctl enable --now kimi-give-up.timer",
+        *laid[first:],
         reload,
         enable,
         "systemctl reset-failed kimi-up.service || true",
         start,
+        "# Of a try before this one.",
+        "shutdown -c || true",
     ]
     return ("\n".join(lines) + "\n").encode()
 
@@ -273,9 +287,16 @@ def _make_values(
         "image": settings.cloud_image,
         "image_options": images.make_gcloud_options(settings.cloud_image),
         "ranked": chosen.ranked,
+        "usd_hour": _find_hour_usd(settings, chosen),
         "cheaper_below": ranking.compute_break_even,
         "inputs": ranking.count_inputs(settings),
     }
+
+
+def _find_hour_usd(settings: Settings, chosen: MachineChoice) -> float | None:
+    """Return what an hour costs: the site's word, else the dearest of the kinds that are tried."""
+    prices = [row.usd_hour for row in chosen.ranked if row.kind in chosen.kinds and row.usd_hour]
+    return settings.hour_usd or max(prices, default=None)
 
 
 def _describe_file(file: File) -> dict[str, Any]:

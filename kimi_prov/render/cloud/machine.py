@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kimi_prov.render.cloud.package import Package
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+# Time to look at a machine whose provisioning failed, until it is given back.
+FAILED_MINUTES = 15
 HOME = "/etc/kimi-up"
 VENV = "/opt/kimi-prov"
 INSTALL = "/usr/local/sbin/kimi-install"
@@ -31,16 +33,20 @@ STATE = "/var/lib/kimi-up"
 UP = "/usr/local/sbin/kimi-up"
 _UNITS = "/etc/systemd/system"
 _HOSTS = {"kimi": {"hosts": {"localhost": {"ansible_connection": "local"}}}}
+# What ends the machine comes first: it is armed before anything else of ours is there.
 _PLACES = {
-    "kimi-up": (UP, 0o755),
-    "kimi-install": (INSTALL, 0o755),
     "kimi-release": (variables.RELEASE, 0o755),
-    "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
-    "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),
     "kimi-give-up.service": (f"{_UNITS}/kimi-give-up.service", 0o644),
     "kimi-give-up.timer": (f"{_UNITS}/kimi-give-up.timer", 0o644),
+    "kimi-failed.timer": (f"{_UNITS}/kimi-failed.timer", 0o644),
+    "kimi-up": (UP, 0o755),
+    "kimi-install": (INSTALL, 0o755),
+    "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
+    "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),
     "kimi-preemption.service": (f"{_UNITS}/kimi-preemption.service", 0o644),
 }
+# The last of the files that end it.
+WAY_OUT = _PLACES["kimi-give-up.timer"][0]
 PREEMPTION = "kimi-preemption.service"
 
 
@@ -53,6 +59,7 @@ def make_files(settings: Settings, launcher: str, package: Package) -> list[File
     `launcher`: cloud-init or skypilot, which ends a machine itself. Where the folder's files reach
     the machine, the wheel is one of them.
     """
+    release = f"cloud release --provider {settings.cloud}"
     values = {
         "settings": settings,
         "package": package,
@@ -72,7 +79,10 @@ def make_files(settings: Settings, launcher: str, package: Package) -> list[File
         "zipapp": paths.ZIPAPP,
         "home": HOME,
         "state": STATE,
-        "release": make_release_command(settings.cloud),
+        "release": f"/usr/bin/python3 -I {paths.ZIPAPP} {release}",
+        "release_words": release,
+        "failed_minutes": FAILED_MINUTES,
+        "release_script": variables.RELEASE,
         "launcher": launcher,
         "spot": settings.cloud_terms != "on-demand",
     }
@@ -94,14 +104,9 @@ def make_files(settings: Settings, launcher: str, package: Package) -> list[File
     carried = package.content if launcher == "skypilot" else None
     return [
         *([File(f"{STATE}/{package.name}", carried)] if carried else []),
-        *(File(path, content) for path, content in inventory.items()),
         *(File(_PLACES[name][0], content, _PLACES[name][1]) for name, content in made.items()),
+        *(File(path, content) for path, content in inventory.items()),
     ]
-
-
-def make_release_command(cloud: str) -> str:
-    """Return the command by which a machine of a cloud deletes itself."""
-    return f"/usr/bin/python3 -I {paths.ZIPAPP} cloud release --provider {cloud}"
 
 
 def _render_file(name: str, values: Mapping[str, Any]) -> bytes:

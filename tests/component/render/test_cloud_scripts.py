@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,13 +303,160 @@ def test_without_credentials_nothing_is_started(tmp_path: Path) -> None:
     assert "run-instances" not in (tmp_path / "log").read_text()
 
 
-def test_a_launch_that_the_restart_cut_is_made_again(tmp_path: Path) -> None:
+# A cloud with one cluster, which is there or not.
+SKY = """
+case "$1" in
+  status) [ -s "$LOG.there" ] && echo "    \\"name\\": \\"$(cat "$LOG.there")\\"," ;;
+  launch)
+    echo launch >>"$LOG"
+    tries=$(grep -c launch "$LOG")
+    %s ;;
+  down) echo down >>"$LOG"; %s ;;
+esac
+exit "${result:-0}"
+"""
+STARTS = 'echo here >"$LOG.there"'
+ENDS = 'rm "$LOG.there"'
+
+
+def launched(tmp_path: Path, launch: str, down: str = ENDS) -> tuple[int, list[str], str]:
+    """What launch.sh gives with such a cloud: its status, what it asked for, and what it said."""
     assert render("skypilot", tmp_path / "out", VARIABLES["gcp"]) == 0
-    stand_in(tmp_path / "bin", "sky", 'echo "$*" >>"$LOG"; [ "$(wc -l <"$LOG")" = 2 ]')
+    stand_in(tmp_path / "bin", "sky", SKY % (launch, down))
     done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    return done.returncode, (tmp_path / "log").read_text().split(), done.stderr
+
+
+def is_there(tmp_path: Path) -> bool:
+    return (tmp_path / "log.there").exists()
+
+
+def test_a_launch_that_the_restart_cut_is_made_again(tmp_path: Path) -> None:
+    cut = f"{STARTS}; [ $tries = 2 ] || result=1"
+    status, asked, told = launched(tmp_path, cut)
+    assert (status, asked) == (0, ["launch", "launch"]), told
+    assert is_there(tmp_path)
+
+
+def test_a_machine_whose_setup_fails_is_ended(tmp_path: Path) -> None:
+    status, asked, told = launched(tmp_path, f"{STARTS}; result=100")
+    assert (status, asked) == (1, ["launch", "launch", "launch", "down"])
+    assert "is ended" in told
+    assert not is_there(tmp_path)
+
+
+def test_without_a_machine_it_is_tried_once(tmp_path: Path) -> None:
+    status, asked, told = launched(tmp_path, "result=1")
+    assert (status, asked) == (1, ["launch"])
+    assert "no machine is to be had" in told
+    assert "no machine runs" in told
+
+
+def test_what_still_runs_is_told_with_its_cost(tmp_path: Path) -> None:
+    status, _asked, told = launched(tmp_path, f"{STARTS}; result=100", "result=1")
+    assert status == 1
+    assert "here STILL RUNS, at about $26.00 an hour. End it: sky down here" in told
+
+
+def test_a_launch_that_is_interrupted_leaves_no_machine(tmp_path: Path) -> None:
+    status, asked, told = launched(tmp_path, f"{STARTS}; kill -INT $PPID; result=130")
+    assert (status, asked) == (1, ["launch", "down"]), told
+    assert not is_there(tmp_path)
+
+
+def test_a_machine_that_was_there_before_is_not_ended(tmp_path: Path) -> None:
+    (tmp_path / "log.there").write_text("here")
+    status, asked, told = launched(tmp_path, "result=100")
+    assert (status, asked) == (1, ["launch"] * 3)
+    assert "sky down here" in told
+    assert is_there(tmp_path)
+
+
+class Laid:
+    """The rendered install script on a machine below a folder, broken at its nth command."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        assert render("skypilot", top / "out", VARIABLES["gcp"]) == 0
+        for name in ("install", "systemctl", "shutdown"):
+            real = '/usr/bin/install "$@"' if name == "install" else ":"
+            stand_in(
+                top / "bin",
+                name,
+                f'echo "{name} $*" >>"$LOG"; [ "$(wc -l <"$LOG")" != "$BREAK" ] || exit 1; {real}',
+            )
+
+    def run(self, at: int) -> tuple[int, list[str]]:
+        """Its status, and the commands that it came to."""
+        log = self._top / "log"
+        log.write_text("")
+        path = f"{self._top}/bin:/usr/bin:/bin"
+        values = {
+            "PATH": path,
+            "LOG": str(log),
+            "BREAK": str(at),
+            "KIMI_ROOT": str(self._top / "r"),
+        }
+        script = self._top / "out/machine/install"
+        done = subprocess.run(["bash", script], env=values, check=False)
+        return done.returncode, log.read_text().splitlines()
+
+
+def test_whichever_step_of_setup_breaks_the_machine_ends(tmp_path: Path) -> None:
+    laid = Laid(tmp_path)
+    status, steps = laid.run(0)
+    assert status == 0
+    armed = steps.index("systemctl enable --now kimi-give-up.timer") + 1
+    # Before it there is only what ends the machine.
+    assert {line.rpartition("/")[2] for line in steps[: armed - 2]} == {
+        "kimi_prov-0.1.0-py3-none-any.whl",
+        *("kimi-release", "kimi-give-up.service", "kimi-give-up.timer"),
+    }
+    assert steps[-1] == "shutdown -c"
+    tolerated = {"systemctl reset-failed kimi-up.service", "shutdown -c"}
+    for at, step in enumerate(steps, 1):
+        status, done = laid.run(at)
+        if step in tolerated:
+            assert status == 0, step
+        else:
+            assert (status != 0, done[-1]) == (True, "shutdown -P +15"), step
+
+
+@pytest.mark.parametrize("cloud", VARIABLES)
+def test_the_way_out_needs_nothing_that_is_installed_later(cloud: str, tmp_path: Path) -> None:
+    """Only the wheel is there: the cloud is asked by what is in it, and power goes off anyway."""
+    assert render("skypilot", tmp_path / "out", VARIABLES[cloud]) == 0
+    wheel = tmp_path / "lib" / "kimi_prov-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for folder in ("contract", "on_host"):
+            for path in sorted((ROOT / "kimi_prov" / folder).rglob("*.py")):
+                packed.write(path, path.relative_to(ROOT))
+        packed.write(ROOT / "kimi_prov" / "__init__.py", "kimi_prov/__init__.py")
+    for name in ("shutdown", "systemctl"):
+        stand_in(tmp_path / "bin", name, f'echo "{name} $*" >>"$LOG"')
+    text = (tmp_path / "out/machine/usr/local/sbin/kimi-release").read_text()
+    script = text.replace("/var/lib/kimi-up", str(wheel.parent))
+    done = subprocess.run(
+        ["bash", "-c", script, "kimi-release", "now"],
+        env={
+            "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+            "LOG": str(tmp_path / "log"),
+            "GCE_METADATA_HOST": "127.0.0.1:9",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    line = "launch --yes --cluster here --detach-run kimi.sky.yaml"
-    assert (tmp_path / "log").read_text().splitlines() == [line, line]
+    asked = (tmp_path / "log").read_text().splitlines()
+    assert asked[0].startswith("shutdown -P +3")
+    if cloud == "gcp":
+        # Google's metadata server was asked, and did not answer.
+        assert "computeMetadata/v1/instance/service-accounts" in done.stdout + done.stderr
+        assert "switched off instead" in done.stderr
+    else:
+        assert asked[1:] == ["systemctl poweroff"], done.stderr
 
 
 PRICED = """
