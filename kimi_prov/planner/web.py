@@ -3,7 +3,8 @@
 Decides: the web UI: its ports and variables.
 Applied by: roles/web_ui, roles/proxy, roles/firewall.
 Held by: tests/unit/planner/test_web.py, tests/component/on_host/web/test_page.py,
-  tests/component/on_host/endpoint/test_web_frontend.py, tests/lab/test_web_ui.py.
+  tests/component/on_host/endpoint/test_web_frontend.py, tests/lab/test_web_ui.py,
+  tests/lab/test_web_answers.py.
 """
 
 from __future__ import annotations
@@ -66,14 +67,39 @@ _SWITCHES = {
     "ENABLE_IMAGE_GENERATION": False,
     "ENABLE_EVALUATION_ARENA_MODELS": False,
     "ENABLE_AUTOMATIONS": False,
-    # Each of these would send one more request to the model after a chat's first answer.
+    # Each of these would send one more request to the model: after a chat's first answer, ...
     "ENABLE_TITLE_GENERATION": False,
     "ENABLE_TAGS_GENERATION": False,
     "ENABLE_FOLLOW_UP_GENERATION": False,
+    # ... and before each question about a document.
+    "ENABLE_RETRIEVAL_QUERY_GENERATION": False,
+    "ENABLE_SEARCH_QUERY_GENERATION": False,
     "WEBUI_SESSION_COOKIE_SECURE": True,
     "WEBUI_AUTH_COOKIE_SECURE": True,
     "USER_PERMISSIONS_CHAT_WEB_UPLOAD": False,
 }
+
+# What the model may use. The web UI's own tools would add 21 KB to each request: too long for a
+# small context, and the first answer on a CPU would begin half a minute later.
+_CAPABILITIES = {
+    "builtin_tools": False,
+    "web_search": False,
+    "image_generation": False,
+    "code_interpreter": False,
+}
+# The web UI shows the notes of its own release to an administrator after each upgrade.
+_INTERFACE = {"showChangelog": False}
+# Questions that a new chat offers: a title in two lines, and what is asked.
+_SUGGESTIONS = (
+    ("Explain an error", "and what to try next", "Explain this error and what to try next:\n\n"),
+    ("Write a function", "with its tests", "Write a function with its tests. It should "),
+    ("Summarise a text", "in five sentences", "Summarise this text in five sentences:\n\n"),
+)
+_IMAGE_SUGGESTION = (
+    "Describe an image",
+    "that I attach",
+    "Describe what the attached image shows.",
+)
 
 
 class Runtime(NamedTuple):
@@ -196,7 +222,9 @@ def _make_environment(
 ) -> dict[str, str]:
     """Return the web UI's variables without secrets; its own settings cannot change them."""
     switches = {"ENABLE_SIGNUP": settings.web_signup, **_SWITCHES}
-    model = {"capabilities": {"vision": sees, "web_search": False, "image_generation": False}}
+    model = {"capabilities": {**_CAPABILITIES, "vision": sees}}
+    rows = [*_SUGGESTIONS, *([_IMAGE_SUGGESTION] if sees else [])]
+    suggestions = [{"title": [first, second], "content": text} for first, second, text in rows]
     # The models are named here so that the web UI lists them while the engine is down.
     connection = {"0": {"model_ids": list(served_names), "connection_type": "local"}}
     return {
@@ -208,6 +236,8 @@ def _make_environment(
         "DEFAULT_USER_ROLE": "pending",
         "DEFAULT_MODELS": served_names[0],
         "DEFAULT_MODEL_METADATA": json.dumps(model, sort_keys=True),
+        "DEFAULT_INTERFACE_SETTINGS": json.dumps(_INTERFACE),
+        "DEFAULT_PROMPT_SUGGESTIONS": json.dumps(suggestions),
         "FORWARDED_ALLOW_IPS": "127.0.0.1",
         "OPENAI_API_BASE_URL": f"http://127.0.0.1:{api_port}/v1",
         "OPENAI_API_CONFIGS": json.dumps(connection, sort_keys=True),

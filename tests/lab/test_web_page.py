@@ -22,25 +22,23 @@ import browsers
 import pytest
 from machines import kimi_prov, make_lab
 from pictures import png
-from playwright.sync_api import Error, expect
+from playwright.sync_api import expect
 from waiting import HANGS_S, until
+from web_visitors import HANGS_MS, NARROW, PORT, WIDE, Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from machines import Host, Lab
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser
 
 # Installing the page's 177 packages takes most of the time.
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NETWORK = "10.93.89"
-PORT = 8443
 ADMIN = ("admin@example.org", "correct horse battery staple")
 SECOND = ("second@example.org", "another horse of the stable")
 TAGS = ("--tags", "host_base,proxy,firewall,web_ui")
-HANGS_MS = HANGS_S * 1000
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 RED = png(40, 30, (200, 30, 30))
 DOWN = "The engine is starting or stopped; try again."
 
@@ -162,80 +160,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Visitor:
-    """A person at a browser of their own, and what the browser complained of."""
-
-    def __init__(self, browser: Browser, host: Host) -> None:
-        self.address = f"https://{host.address}:{PORT}"
-        self.context: BrowserContext = browser.new_context(
-            ignore_https_errors=True, viewport=WIDE, base_url=self.address
-        )
-        self.context.set_default_timeout(HANGS_MS)
-        self.page: Page = self.context.new_page()
-        self.elsewhere: list[str] = []
-        self.refused: list[str] = []
-        self.page.on("request", self._asked)
-        self.page.on("console", lambda said: self._told(said.text))
-
-    def _asked(self, request: Any) -> None:
-        if request.url.startswith(("http:", "https:")) and self.address not in request.url:
-            self.elsewhere.append(request.url)
-
-    def _told(self, text: str) -> None:
-        if "Content Security Policy" in text or "violates" in text:
-            self.refused.append(text)
-
-    def log_in(self, who: tuple[str, str]) -> Visitor:
-        self.page.goto("/auth")
-        self.page.fill("input[type=email]", who[0])
-        self.page.fill("input[type=password]", who[1])
-        self.page.click("button[type=submit]")
-        self.ready()
-        return self
-
-    def ready(self) -> None:
-        """Wait for the field to ask in; what is new in the page is read away."""
-        field, news = self.page.locator("#chat-input"), self.page.get_by_text("Okay, Let's Go!")
-        self.page.add_locator_handler(news, news.click)
-        expect(field).to_be_visible(timeout=HANGS_MS)
-
-    def ask(self, text: str) -> None:
-        self.page.locator("#chat-input").click()
-        self.page.keyboard.type(text)
-        self.page.keyboard.press("Enter")
-
-    def sees(self, text: str) -> None:
-        expect(self.page.get_by_text(text).last).to_be_visible(timeout=HANGS_MS)
-
-    def sees_no(self, text: str) -> None:
-        expect(self.page.get_by_text(text)).to_have_count(0, timeout=HANGS_MS)
-
-    def chat(self, question: str) -> str:
-        """Ask in a chat of its own until the answer is whole; return the chat's path."""
-        self.page.goto("/")
-        self.ready()
-        self.ask(question)
-        self.sees(ENDS)
-        self.page.wait_for_url(re.compile("/c/"))
-        # It is kept, too.
-        path = self.page.url.removeprefix(self.address)
-        assert until(lambda: ENDS in self.kept(path))
-        return path
-
-    def token(self) -> dict[str, str]:
-        token = self.page.evaluate("localStorage.token")
-        return {"Authorization": f"Bearer {token}"}
-
-    def kept(self, path: str) -> str:
-        """What the page has of a chat, as its own interface tells it."""
-        name = path.rsplit("/", 1)[1]
-        try:
-            got = self.context.request.get(f"/api/v1/chats/{name}", headers=self.token())
-        except Error:
-            return ""
-        return json.dumps(got.json()) if got.ok else f"status {got.status}"
-
-
 @pytest.fixture(scope="module")
 def admin(browser: Browser, host: Host) -> Visitor:
     return Visitor(browser, host).log_in(ADMIN)
@@ -243,7 +167,7 @@ def admin(browser: Browser, host: Host) -> Visitor:
 
 @pytest.fixture(scope="module")
 def first_chat(admin: Visitor) -> str:
-    return admin.chat("Say something")
+    return admin.chat("Say something", ENDS)
 
 
 def reachable(host: Host) -> bool:
@@ -302,7 +226,7 @@ def test_a_second_account_sees_nothing_of_it(
     second.ready()
     second.sees_no(ENDS)
     second.page.screenshot(path=pictures / "second-account.png")
-    own = second.chat("Mine alone")
+    own = second.chat("Mine alone", ENDS)
     # The administrator sees nothing of others' either.
     assert admin.kept(own) in {"status 401", "status 403", "status 404"}
     second.context.close()
@@ -348,7 +272,7 @@ def test_a_kill_in_the_middle_of_an_answer_harms_no_chat_that_was_answered(
     assert whole(host)
     admin.page.goto(first_chat)
     admin.sees(ENDS)
-    admin.chat("Still there?")
+    admin.chat("Still there?", ENDS)
 
 
 def web(*words: str | Path) -> dict[str, Any]:
@@ -378,7 +302,7 @@ def test_a_backup_is_made_while_the_page_runs_and_put_back(
     again = kimi_prov("web", "backup", host.inventory, "--limit", host.name, "--to", archive)
     assert (again.returncode, "there is a file already" in again.stderr) == (2, True)
     assert told["hosts"][host.name]["uploads"] == 1
-    later = admin.chat("Later than the backup")
+    later = admin.chat("Later than the backup", ENDS)
     host.ssh("rm /srv/kimi/web/uploads/*")
     unasked = kimi_prov("web", "restore", host.inventory, archive, "--limit", host.name)
     assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
@@ -427,7 +351,7 @@ def test_a_backup_is_restored_on_another_machine(
     visitor.page.goto(first_chat)
     visitor.sees(ENDS)
     visitor.page.screenshot(path=pictures / "restored.png")
-    visitor.chat("New here")
+    visitor.chat("New here", ENDS)
     visitor.context.close()
 
 
@@ -512,7 +436,7 @@ def test_a_full_disk_and_a_cut_of_power_harm_no_chat_that_was_answered(
     assert whole(host)
     admin.page.goto(first_chat)
     admin.sees(ENDS)
-    admin.chat("Room again")
+    admin.chat("Room again", ENDS)
     host.ssh(
         "systemctl stop kimi-web; umount -l /srv/kimi/web; rm -r /srv/kimi/kept; "
         "systemctl start kimi-web"

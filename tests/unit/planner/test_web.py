@@ -73,6 +73,23 @@ def test_images_are_offered_where_the_model_sees(model: str, sees: bool) -> None
     assert (web["sees_images"], told["capabilities"]["vision"]) == (sees, sees)
 
 
+def test_a_chat_begins_with_the_question_alone() -> None:
+    given = plan(lab_facts(), web_ui=True)["web"]["environment"]
+    capabilities = json.loads(given["DEFAULT_MODEL_METADATA"])["capabilities"]
+    assert {name for name, able in capabilities.items() if able} == set()
+    more = [name for name in given if name.startswith("ENABLE_") and name.endswith("_GENERATION")]
+    assert {given[name] for name in more} == {"false"}
+    assert json.loads(given["DEFAULT_INTERFACE_SETTINGS"]) == {"showChangelog": False}
+
+
+@pytest.mark.parametrize(("model", "sees"), [("kimi-k2.5", True), ("kimi-k2-instruct", False)])
+def test_an_image_is_suggested_where_the_model_sees(model: str, sees: bool) -> None:
+    web = plan(lab_facts(), model=model, weights_source=None, web_ui=True)["web"]
+    suggestions = json.loads(web["environment"]["DEFAULT_PROMPT_SUGGESTIONS"])
+    assert {len(row["title"]) for row in suggestions} == {2}
+    assert any("image" in row["content"] for row in suggestions) == sees
+
+
 def test_sign_up_is_open_where_it_is_wished_for() -> None:
     web = plan(lab_facts(), web_ui=True, web_signup=True)["web"]
     assert web["environment"]["ENABLE_SIGNUP"] == "true"
