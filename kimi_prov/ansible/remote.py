@@ -14,7 +14,7 @@ from ansible.errors import AnsibleConnectionFailure
 
 from kimi_prov.ansible import answer_types
 from kimi_prov.contract import clean_text, paths
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +133,7 @@ def call(
         secret=secret,
     ).strip()
     if text == "absent":
-        raise RemoteError(f"there is no {zipapp} on the machine", "run `kimi-prov apply` first")
+        raise RemoteError(*NOT_APPLIED)
     try:
         value = json.loads(text.splitlines()[-1]) if text else None
     except (ValueError, RecursionError):

@@ -68,6 +68,6 @@ def _format_summary(finished: FinishedRun, inventory: Inventory, options: Playbo
             notes = suite.list_stand_ins(plan, inventory.hosts.get(host, {}))
             blocks.append(run_summary.format_served(plan, host, inventory.address(host), notes))
     blocks += ["where the time went:", run_summary.format_times(outcome)]
-    if not options.check:
+    if outcome.unseen_keys:
         blocks.append(f"the API key, once:  kimi-prov key {clean_text.quote_word(inventory.path)}")
     return "\n".join([*blocks, f"log: {finished.log}"]) + "\n"

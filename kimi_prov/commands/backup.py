@@ -109,7 +109,8 @@ def restore(
     output.check()
     encryption.find_program(file)
     variables = {"backup_work": "restore", "backup_file": file_transfer.format_variable(file)}
-    inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
+    inventory, request = playbook_run.prepare("restore", "backup", path, options, variables)
+    request = replace(request, phase_names={"backup": "restore"})
     if not yes:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []

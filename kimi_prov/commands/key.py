@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,16 @@ from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say, show
+from kimi_prov.show.text.tables import format_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.answers import KeyEntry
 
+_HEAD = ("host", "key", "made (UTC)", "expires", "limits", "last used")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BACK = "`kimi-prov apply` creates the web UI's key again, and those that kimi_api_keys_file names"
 
@@ -80,7 +85,7 @@ def key(  # noqa: PLR0913  (one for each option)
 
 
 def _list_keys(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCode:
-    """Print `HOST NAME made=... expires=... limits=... used=...` for each key.
+    """Print `HOST NAME made=... expires=... limits=... used=...` for each key, or a table.
 
     `remove`: the key that is removed before.
     """
@@ -90,9 +95,8 @@ def _list_keys(path: Path, options: PlaybookOptions, *, remove: str | None) -> E
     inventory, request = playbook_run.prepare("key", "key", path, options, variables)
     finished = playbook_run.run(request, inventory)
     rows = _report_heads([json.loads(line) for line in finished.key_lines])
+    show(_format_keys([(row["host"], entry) for row in rows for entry in row["keys"]]))
     for row in rows:
-        for entry in row["keys"]:
-            show(clean_text.clean_row(f"{row['host']} {entry['name']}{_describe(entry)}") + "\n")
         if row.get("removed"):
             gone = f"{row['host']}: {row['removed']} is refused from now on"
             say(clean_text.clean_row(f"{gone}; {_BACK}"))
@@ -139,11 +143,32 @@ def _require_name(name: str) -> None:
         )
 
 
-def _describe(key: Mapping[str, Any]) -> str:
+def _format_keys(entries: Sequence[tuple[str, KeyEntry]]) -> str:
+    """Write a line of each host's key: for a terminal as a table, else with names of values."""
+    if not sys.stdout.isatty() or not all("limits" in entry for _, entry in entries):
+        lines = [f"{host} {entry['name']}{_describe(entry)}" for host, entry in entries]
+        return "".join(f"{clean_text.clean_row(line)}\n" for line in lines)
+    cells = [[host, entry["name"], *_list_values(entry)] for host, entry in entries]
+    clean = [[clean_text.clean_row(cell) for cell in row] for row in cells]
+    width = shutil.get_terminal_size().columns
+    return "\n".join(format_table(_HEAD, clean, width)) + "\n"
+
+
+def _list_values(key: KeyEntry) -> list[str]:
+    limits = ", ".join(f"{name} {limit}" for name, limit in (key["limits"] or {}).items())
+    ends = _format_day(key["ends"], "never") + (", EXPIRED" if key["ended"] else "")
+    return [_format_day(key["made"], "-"), ends, limits or "-", _format_day(key["last_used"], "-")]
+
+
+def _format_day(at: float | None, none: str) -> str:
+    return none if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _describe(key: KeyEntry) -> str:
     """Write the known values of a key; "" where the machine's version only sends names."""
     if "limits" not in key:
         return ""
-    limits = ",".join(f"{name}:{number}" for name, number in key["limits"].items())
+    limits = ",".join(f"{name}:{number}" for name, number in (key["limits"] or {}).items())
     ends = _format_time(key["ends"], "never") + (" EXPIRED" if key["ended"] else "")
     made = _format_time(key["made"], "unknown")
     used = _format_time(key["last_used"], "never")

@@ -41,6 +41,7 @@ _YEAR = re.compile(r"\d{4}-")
 
 @click.command(cls=Command)
 @add_inventory_options(
+    click.option("--all", "everything", is_flag=True, help="Checks that were answered, too."),
     click.option("--follow", is_flag=True, help="Go on with new lines, until Ctrl-C."),
     click.option(
         "--unit",
@@ -59,17 +60,20 @@ _YEAR = re.compile(r"\d{4}-")
         help="The last N of each host.  [default: 100; all, with --since]",
     ),
 )
-def logs(
+def logs(  # noqa: PLR0913  (one for each option)
     path: Path,
     options: PlaybookOptions,
     output: Output,
     *,
+    everything: bool,
     follow: bool,
     units: tuple[str, ...],
     since: str | None,
     lines: int | None,
 ) -> ExitCode:
     """Show the logs of the units of all hosts, sorted by time; secrets are masked.
+
+    The checks of health and metrics that were answered are left out, unless `--all` is given.
 
     With `--format json` each line is a document of its own.
     """
@@ -83,6 +87,7 @@ def logs(
         "logs_units": find_units(units),
         "logs_since": 0 if since is None else parse_since(since, time.time()),
         "logs_lines": lines or (_DEFAULT_LINES if since is None else _MAX_LINES),
+        "logs_routine": everything,
         "logs_follow": follow,
     }
     inventory, request = playbook_run.prepare("logs", "logs", path, options, variables)

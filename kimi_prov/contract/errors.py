@@ -13,6 +13,8 @@ from typing import Any
 # Exit statuses of our units: systemd starts a unit again after the first, but not after the second.
 EXIT_TRANSIENT = 1
 EXIT_PERMANENT = 2
+# What every command says of a machine on which nothing is applied, and the fix.
+NOT_APPLIED = ("nothing is applied on this machine", "run `kimi-prov apply` first")
 
 
 class HostError(Exception):

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.on_host.endpoint import certificate, tls
 from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.keys import key_map, metadata, publish
@@ -90,10 +90,7 @@ def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
 def _read_plan(paths: Paths) -> Plan:
     plan = plans.read_plan(paths.plan)
     if not plan:
-        raise HostError(
-            f"this machine is not provisioned: there is no {layout.PLAN}",
-            "run `kimi-prov apply` first",
-        )
+        raise HostError(*NOT_APPLIED)
     return plan
 
 

@@ -41,6 +41,8 @@ class Request:
     diff: bool = False
     vars_files: tuple[Path, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
+    # Other names of phases: one playbook may do what two commands are called for.
+    phase_names: Mapping[str, str] = field(default_factory=dict)
     connection: Connection = field(default_factory=Connection)
 
 

@@ -33,7 +33,8 @@ LOG = "read the log"
 class Failure:
     """Why one host failed. `findings` are its blockers, if they are the reason.
 
-    `hop_unknown`: a host on the way to it failed, and Ansible does not know which.
+    `hop_unknown`: a host on the way to it failed, and Ansible does not know which. `is_explained`:
+    the cause is a sentence of our own, which needs no title of a task.
     """
 
     host: str
@@ -44,6 +45,7 @@ class Failure:
     exit_code: ExitCode
     findings: tuple[Mapping[str, Any], ...] = ()
     hop_unknown: bool = False
+    is_explained: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def explain_failed(finished: TaskFinished, address: str, ssh_arguments: str = ""
             str(ours.get("fix") or LOG),
             _CODES.get(str(ours.get("code")), ExitCode.FAILED),
             tuple(rows) if isinstance(rows, list | tuple) else (),
+            is_explained=True,
         )
     cause, fix = _match_reason(_GENERAL, text, finished.host, address) or (
         _extract_cause(result),

@@ -74,6 +74,8 @@ class Outcome:
     left: dict[str, str] = field(default_factory=dict)
     # By host that is in a batch: whether the batch began.
     turns: dict[str, bool] = field(default_factory=dict)
+    # Hosts with a key or a password that was not shown yet.
+    unseen_keys: set[str] = field(default_factory=set)
     interrupted: bool = False
     return_code: int | None = None
     wall_seconds: float = 0.0
@@ -140,6 +142,8 @@ class Outcome:
                 reported = event.result.get("changes") or []
                 self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
         self._add_findings(event)
+        if event.result.get("kimi_key_waits"):
+            self.unseen_keys.add(event.host)
         self._turn(event)
         self._keep_document(event)
         if event.status == "unreachable":

@@ -25,6 +25,7 @@ from kimi_prov.runner import (
     signals,
 )
 from kimi_prov.runner.outcome import Outcome
+from kimi_prov.runner.pasteable import fill_inventory
 from kimi_prov.runner.private_folder import make_private_folder
 from kimi_prov.runner.progress import ProgressReader
 from kimi_prov.runner.run_folder import RunFolder
@@ -76,6 +77,7 @@ class FinishedRun:
     folder: Path
     log: Path
     key_lines: tuple[str, ...] = ()
+    inventory: Path | None = None
 
 
 class _Interrupt:
@@ -132,9 +134,9 @@ def run_playbook(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
     _ask_hops(outcome, inventory)
-    outcome.mask(masker.mask)
+    outcome.mask(lambda text: fill_inventory(masker.mask(text), inventory.path))
     folder.save_results(request, outcome)
-    return FinishedRun(outcome, folder.path, folder.log, keys)
+    return FinishedRun(outcome, folder.path, folder.log, keys, inventory.path)
 
 
 def _ask_hops(outcome: Outcome, inventory: Inventory) -> None:
@@ -163,6 +165,7 @@ class _Work:
         masker: redaction.Masker,
     ) -> None:
         self._masker = masker
+        self._phase_names = request.phase_names
         self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.return_code: int | None = None
         self.error: BaseException | None = None
@@ -222,6 +225,8 @@ class _Work:
         if text:
             self._folder.write(str(text))
         event = events.parse_event({**raw, "stdout": self._masker.mask(str(text))} if text else raw)
+        if isinstance(event, events.TaskStarted | events.TaskFinished):
+            event = replace(event, phase=self._phase_names.get(event.phase, event.phase))
         if event is not None:
             self.queue.put(event)
         return False

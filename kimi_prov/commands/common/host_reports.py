@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.errors import ExitCode
+from kimi_prov.runner.pasteable import fill_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -72,7 +73,7 @@ def publish(
         if any("complete" in found for found in hosts.values()):
             document["complete"] = all(found.get("complete") for found in hosts.values())
         also(document)
-        output.write(document, lambda: text(document))
+        output.write(document, lambda: text(fill_document(document, finished.inventory)))
     # The report's own text about a host is not repeated; only its failure is reported.
     failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
     finished = replace(finished, outcome=replace(outcome, failures=failures))

@@ -258,7 +258,9 @@ class EndedApply(RecordedApply):
 
 
 class SwitchEndAnswer(EndedApply, LockAnswer):
-    """The same, and the lock, which is released."""
+    """The same, the lock, which is released, and whether a key or a password was not shown yet."""
+
+    key_waits: NotRequired[bool]
 
 
 class SwitchStartAnswer(TypedDict):

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups, unit_names
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, expectations, machine, needles
 from kimi_prov.on_host.acceptance.catalogue import BY_NAME, Check, Exam, Selection
@@ -142,7 +142,7 @@ def _run_needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
 def _read_plan(paths: Paths) -> MachinePlan:
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
-        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     return plan
 
 

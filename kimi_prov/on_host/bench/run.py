@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from kimi_prov.contract import groups, protection, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.bench import load as bench_load
@@ -149,7 +149,7 @@ def measure_all() -> int:
 
 
 def _make_no_plan_error() -> HostError:
-    return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+    return HostError(*NOT_APPLIED)
 
 
 def _measure_all(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.system import apply_lock, group_state, plans, units
@@ -113,7 +113,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
     """
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
-        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     serves = groups.serves_clients(plan)
     names = [unit_names.get_engine_unit(item) for item in plan["instances"]]
     watched = [*names, *([unit_names.PROXY] if serves else [])]

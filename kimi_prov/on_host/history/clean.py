@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import entries, open_switch
 from kimi_prov.on_host.system import plans
@@ -33,7 +33,7 @@ def list_unneeded(paths: Paths) -> list[CleanItem]:
     """List what can be removed: `kind`, `path`, `bytes` on the disk, and `of`, its description."""
     found_plans = [plan for plan in _list_plans(paths) if plan]
     if not found_plans:
-        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     environments = {p["engine"]["env_name"] for p in found_plans if not gateways.is_gateway(p)}
     weights = {
         directory for plan in found_plans for directory in entries.list_weights_folders(plan)

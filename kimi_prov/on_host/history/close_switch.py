@@ -26,7 +26,8 @@ def close(paths: Paths, request: Mapping[str, Any]) -> SwitchEndAnswer:
     finally:
         # Released whatever failed above: the next run needs the lock.
         released = apply_lock.release(str(request["run"]))
-    return {**found, **released}
+    waits = paths.operator_new.exists() or paths.web_admin_new.exists()
+    return {**found, **released, "key_waits": waits}
 
 
 def _finish(paths: Paths, request: Mapping[str, Any]) -> EndedApply:

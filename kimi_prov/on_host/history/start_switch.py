@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.errors import NOT_APPLIED, HostError, describe_error
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system import files, plans, units
@@ -189,7 +189,7 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
         return following
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
-        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     found = _collect_interrupted(paths, request)
     interrupted = found["interrupted"]
     # After an interrupted switch the files may be a mixture: the rollback is to what served before

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways as gateways_of
 from kimi_prov.contract import groups, key_rules, unit_names
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import NOT_APPLIED, HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_ADMIN_NEW, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.endpoint import haproxy, tls
 from kimi_prov.on_host.keys import key_map, listing, metadata
@@ -223,7 +223,7 @@ def change(paths: Paths, name: str, request: Mapping[str, Any]) -> None:
 def _read_keys(paths: Paths) -> dict[str, str]:
     keys = key_map.read(paths)
     if not keys:
-        raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     return keys
 
 

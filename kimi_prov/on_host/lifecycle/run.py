@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.durations import describe_duration, format_duration
-from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.errors import NOT_APPLIED, HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining, haproxy, smoke_test, stop_log, stop_state
 from kimi_prov.on_host.lifecycle import idle, savings, session_history, starts, status
@@ -63,7 +63,7 @@ def read_applied_plan(paths: Paths) -> MachinePlan:
     """Return the plan that was applied. Raises HostError where this version did not apply it."""
     plan = plans.read_machine_plan(paths.plan)
     if not plan:
-        raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+        raise HostError(*NOT_APPLIED)
     if "rest" not in plan:
         raise HostError(
             "an earlier version of kimi-prov applied what is here: its units and its proxy know of "

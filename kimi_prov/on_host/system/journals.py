@@ -3,10 +3,10 @@
     logs --units A,B --lines N [--since SECONDS]        the last lines, the oldest first
     logs --units A,B --after CURSOR --wait SECONDS      what came since, waiting for the first
 
-Both answer with `entries` and the `cursor` to go on from. An answer is limited in lines and in
-bytes: the first form leaves out the oldest and says so in `cut`, the second leaves the rest for the
-next call. The machine's own secrets are masked. A line is untrusted text, which is cleaned where it
-is shown.
+With `--no-routine` both leave out checks that were answered. Both answer with `entries` and the
+`cursor` to go on from. An answer is limited in lines and in bytes: the first form leaves out the
+oldest and says so in `cut`, the second leaves the rest for the next call. The machine's own secrets
+are masked. A line is untrusted text, which is cleaned where it is shown.
 
 Decides: the order and form of `logs` (how a journal is read).
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import selectors
 import subprocess
 import time
@@ -42,6 +43,10 @@ _GATHER_S = 0.2
 _TIMEOUT_S = 60.0
 _FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT,OBJECT_SYSTEMD_UNIT"
 _READ = 1 << 16
+# The answered checks of an engine and of the proxy, by the machine itself: one every two seconds.
+_ROUTINE = re.compile(r'\bGET /(?:health|metrics)\b\S* (?:HTTP/[0-9.]+" )?200\b')
+# Lines that are looked at for those that are no routine: half a day of an idle machine.
+_MAX_SEEN = 30_000
 
 
 def main(argv: list[str]) -> int:
@@ -51,13 +56,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--since", type=float, help="seconds since 1970")
     parser.add_argument("--after", help="the cursor of an earlier answer")
+    parser.add_argument("--no-routine", action="store_true", help="no answered checks")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds for the first line")
     options = parser.parse_args(argv)
     units = options.units.split(",")
     if options.after:
-        found = read_after(units, options.after, options.wait)
+        found = read_after(units, options.after, options.wait, routine=not options.no_routine)
     else:
-        found = read_last(units, options.lines, options.since)
+        routine = not options.no_routine
+        found = read_last(units, options.lines, options.since, routine=routine)
     return answer(Secrets(Paths()).mask(found))
 
 
@@ -67,13 +74,16 @@ def read_last(
     since: float | None = None,
     most_bytes: int = MAX_BYTES,
     boot: bool = False,
+    *,
+    routine: bool = True,
 ) -> JournalAnswer:
     """Return the last lines of these units, or of the kernel, the oldest first.
 
     `since`: none older than this, in seconds since 1970. `boot`: none of an earlier start.
+    `routine`: also checks that were answered.
     """
     wanted = min(lines, MAX_LINES)
-    command = [*_build_command(units), "--reverse", f"--lines={wanted}"]
+    command = [*_build_command(units), "--reverse", f"--lines={wanted if routine else _MAX_SEEN}"]
     command += ["--boot"] if boot else []
     command += [f"--since=@{since:.0f}"] if since is not None else []
     entries: list[JournalEntry] = []
@@ -84,16 +94,23 @@ def read_last(
         if row is None:
             continue
         cursor = cursor or row["cursor"]
+        entry = _format_entry(row)
+        if not routine and _ROUTINE.search(entry["message"]):
+            continue
         left -= len(text)
         if left < 0:
             cut = True
             break
-        entries.append(_format_entry(row))
+        entries.append(entry)
+        if len(entries) >= wanted:
+            break
     cut = cut or (since is not None and len(entries) >= wanted)
     return {"entries": entries[::-1], "cursor": cursor or _find_newest_cursor(), "cut": cut}
 
 
-def read_after(units: Sequence[str], cursor: str, wait_s: float) -> JournalAnswer:
+def read_after(
+    units: Sequence[str], cursor: str, wait_s: float, *, routine: bool = True
+) -> JournalAnswer:
     """Return the lines after the cursor; wait at most `wait_s` seconds for the first line."""
     command = [*_build_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
     entries: list[JournalEntry] = []
@@ -102,8 +119,11 @@ def read_after(units: Sequence[str], cursor: str, wait_s: float) -> JournalAnswe
         row = _parse_row(text)
         if row is None:
             continue
-        entries.append(_format_entry(row))
         cursor = row["cursor"]
+        entry = _format_entry(row)
+        if not routine and _ROUTINE.search(entry["message"]):
+            continue
+        entries.append(entry)
         left -= len(text)
         if left < 0 or len(entries) >= MAX_LINES:
             break

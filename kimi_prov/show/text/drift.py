@@ -66,12 +66,18 @@ def _format_difference(row: Difference) -> list[str]:
         "  since": since,
         "  by": row["by"],
         "  fix": row["fix"],
+        "  lines": f"{row['fix']} --check --diff" if _is_file_of_apply(row) else None,
     }
     lines = format_entry(row["id"].partition(".")[2], row["title"], _WIDTH)
     for label, told in rows.items():
         # Commands to paste are not broken within a word.
         lines += format_entry(label, told, _WIDTH, whole=True) if told else []
     return lines
+
+
+def _is_file_of_apply(row: Difference) -> bool:
+    """Whether `apply` writes the file, so that its check mode shows the lines that differ."""
+    return row["id"] == "drift.file" and row["fix"].startswith("kimi-prov apply ")
 
 
 def _format_plan_changes(host: DriftOfHost) -> list[str]:

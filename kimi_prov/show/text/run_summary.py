@@ -45,16 +45,20 @@ def _merge_failures(found: Sequence[Failure]) -> list[Failure]:
 
 def _format_failure(failure: Failure) -> str:
     kind = _KIND.get(failure.exit_code, "failed")
-    where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
-    head = f"{kind}: " + ", ".join(part for part in (failure.host, where) if part)
-    lines = [clean_text.clean_line(head).rstrip(" ,:")]
     rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
+    explained = failure.is_explained and not rows
+    where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
+    places = (failure.host,) if explained else (failure.host, where)
+    head = f"{kind}: {', '.join(filter(None, places))}" + (
+        f": {failure.cause}" if explained else ""
+    )
+    lines = [clean_text.clean_line(head).rstrip(" ,:")]
     if rows:
         lines += [clean_text.clean_row(line) for row in rows for line in format_reason(row)]
-    else:
+    elif not explained:
         lines.append(f"  why: {clean_text.clean_line(failure.cause)}")
-        if failure.fix != LOG:
-            lines.append(f"  fix: {clean_text.clean_row(failure.fix)}")
+    if not rows and failure.fix != LOG:
+        lines.append(f"  fix: {clean_text.clean_row(failure.fix)}")
     return "\n".join(lines)
 
 

@@ -87,7 +87,7 @@ def asked(zipapp: str, *arguments: str, stdin: object = None) -> remote.RemoteEr
 def test_an_error_of_the_machine_brings_its_own_fix_and_no_second_one(zipapp: str) -> None:
     error = asked(zipapp, "smoke-test", "0")
     seen = shown(remote.build_failure(error))
-    assert seen.cause == "there is no /etc/kimi/plan.json"
+    assert seen.cause == "nothing is applied on this machine"
     assert seen.fix == "run `kimi-prov apply` first"
 
 
@@ -131,7 +131,7 @@ def test_a_status_that_is_not_ok_is_an_answer_and_no_error(tmp_path: Path) -> No
 def test_code_that_is_sent_along_fails_in_the_same_words() -> None:
     with pytest.raises(remote.RemoteError) as raised:
         send.call_sent(Machine(), "smoke-test", "0")  # type: ignore[arg-type]
-    assert raised.value.message == "there is no /etc/kimi/plan.json"
+    assert raised.value.message == "nothing is applied on this machine"
     assert raised.value.fix == "run `kimi-prov apply` first"
 
 

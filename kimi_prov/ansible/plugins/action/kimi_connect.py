@@ -14,6 +14,7 @@ from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, clean_document, run_shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
+from kimi_prov.contract.errors import NOT_APPLIED
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.runner.arguments import KEY_OUT
 
@@ -52,7 +53,7 @@ class ActionModule(HostAction):
     def _describe(self) -> dict[str, Any]:
         plan = self._read(paths.PLAN)
         if plan is None:
-            raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
+            raise RemoteError(*NOT_APPLIED)
         try:
             value = json.loads(plan)
         except (ValueError, RecursionError):

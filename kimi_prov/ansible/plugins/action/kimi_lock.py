@@ -68,7 +68,8 @@ class ActionModule(HostAction):
         except RemoteError:
             # Without a working program on the machine the lock is removed by the shell.
             ended = call_sent(self, "switch", "end", stdin=request)
-        return {"entry": ended["entry"], "warnings": ended["told"]}
+        waits = ended.get("key_waits", True)
+        return {"entry": ended["entry"], "warnings": ended["told"], "kimi_key_waits": waits}
 
     def _release(self) -> dict[str, Any]:
         """Release the lock; if the task is delegated and that host is not reached, only warn.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ansible.errors import AnsibleConnectionFailure
 
 from kimi_prov.ansible.host_action import HostAction
-from kimi_prov.ansible.remote import call, wait_reachable
+from kimi_prov.ansible.remote import RemoteError, call, wait_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,10 @@ options:
     type: float
     default: 0
     description: The time of the first line, in seconds since 1970; 0 for all.
+  routine:
+    type: bool
+    default: true
+    description: Also lines of checks that were answered.
   follow:
     type: bool
     default: false
@@ -53,8 +57,18 @@ class ActionModule(HostAction):
         """Report the last lines; with `follow` go on."""
         words = ["logs", "--units", ",".join(args["units"])]
         since = ["--since", str(args["since"])] if args["since"] else []
+        last = [*since, "--lines", str(args["lines"])]
         started = time.time()
-        page: JournalAnswer = call(self, *words, *since, "--lines", str(args["lines"]))
+        page: JournalAnswer
+        try:
+            words += [] if args["routine"] else ["--no-routine"]
+            page = call(self, *words, *last)
+        except RemoteError:
+            if args["routine"]:
+                raise
+            # A machine of an earlier version does not know the option.
+            words.pop()
+            page = call(self, *words, *last)
         self._report_page(page)
         while args["follow"]:
             if page["cursor"]:

@@ -14,6 +14,7 @@ from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, build_failure, call, run_shell
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, gateways, groups, paths
+from kimi_prov.contract.errors import NOT_APPLIED
 from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Selection
@@ -120,7 +121,7 @@ class ActionModule(HostAction):
         runtime: RuntimeAnswer = call(self, "runtime")
         plan = cast("MachinePlan", runtime["plan"])
         if not plan:
-            raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
+            raise RemoteError(*NOT_APPLIED)
         if runtime.get("rests"):
             # The result is neither passed nor failed: no check ran.
             raise RemoteError(f"the model is {runtime['rests']}: it was not asked", START)

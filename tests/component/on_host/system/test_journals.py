@@ -166,3 +166,17 @@ def test_no_journalctl_is_an_error_of_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["logs", "--units", UNIT]) != 0
     assert "journalctl cannot be run" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_answered_checks_are_left_out_and_take_no_place(journal: Any) -> None:
+    engine = 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.0" 200 OK'
+    proxy = "127.0.0.1 - GET /metrics 200 in=90 out=12"
+    failing = 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.0" 503 Service Unavailable'
+    asked = 'INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+    lines = [asked, engine, failing, proxy, asked, engine, engine]
+    journal([row(number, text) for number, text in enumerate(lines, 1)])
+    found = journals.read_last([UNIT], 2, routine=False)
+    assert [entry["message"] for entry in found["entries"]] == [failing, asked]
+    # What comes next is asked for after the newest line, which was left out.
+    assert found["cursor"] == "c7"
+    assert len(journals.read_last([UNIT], 100)["entries"]) == len(lines)
