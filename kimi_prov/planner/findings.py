@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 
 from kimi_prov.contract.documents.findings import Finding
 from kimi_prov.planner.registry import DEFINITIONS
-from kimi_prov.planner.registry.definition import SEVERITIES
+from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,8 +86,15 @@ class Findings:
         self._rows.extend(rows)
 
     def rows(self) -> list[Finding]:
-        """All findings, the most severe first; within a severity in the order they were added."""
-        return sort_by_severity(self._rows)
+        """All findings, the most severe first; the blocker that costs most to remove first."""
+        return sort_by_severity(sorted(self._rows, key=_rank_remedy))
+
+
+def _rank_remedy(row: Finding) -> int:
+    """Rank a blocker by what it costs to remove; other findings keep their order."""
+    if row["severity"] != "blocker":
+        return 0
+    return -list(REMEDIES).index(DEFINITIONS[row["id"]].remedy)
 
 
 def sort_by_severity(rows: Iterable[_Row]) -> list[_Row]:

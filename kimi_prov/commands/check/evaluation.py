@@ -10,9 +10,10 @@ from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets
 from kimi_prov.commands.check.options import DEFAULT_MODEL
 from kimi_prov.planner import measurements
-from kimi_prov.planner.plan import find_blockers, make_plan_with_curve
+from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.show.report import check as reports
 from kimi_prov.show.report import group_targets
+from kimi_prov.show.report.findings import is_possible
 from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import demand
 
@@ -67,7 +68,7 @@ def _judge(
     plan = make_plan_with_curve(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
-        share = demand.size_plan(plan, load, serves=not find_blockers(plan))["requests_a_machine"]
+        share = demand.size_plan(plan, load, serves=is_possible(plan))["requests_a_machine"]
         if share not in (None, settings.concurrency):
             settings = replace(settings, concurrency=share)
             plan = make_plan_with_curve(facts, settings, catalogue)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
 from kimi_prov.planner.plan import find_blockers, make_plan, make_plan_with_curve
+from kimi_prov.show.report.findings import is_by_hand, is_possible
 from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import curve, demand
 
@@ -40,7 +41,7 @@ class Suggestion:
     """The smallest machine of a series; `machines` of them carry the load, one without a load.
 
     `rent`: the usual dollars an hour for all of them. `smaller` names the next smaller machine, and
-    why it does not suffice.
+    why it does not suffice. `by_hand`: `apply` does not install its engine.
     """
 
     offer: Offer
@@ -48,6 +49,7 @@ class Suggestion:
     machines: int
     rent: float | None
     smaller: Mapping[str, str] | None
+    by_hand: bool
 
     @property
     def size(self) -> tuple[int, int]:
@@ -58,7 +60,10 @@ class Suggestion:
 def suggest_machines(
     catalogue: Catalogue, settings: Settings, load: Load | None
 ) -> list[Suggestion]:
-    """Return the cheapest and the smallest of each kind. Raises UserError where nothing serves."""
+    """Return the cheapest and the smallest of each kind. Raises UserError where nothing serves.
+
+    Machines whose engine is installed by hand are named only where there are no others.
+    """
     found = [
         best
         for ladder in offers.list_ladders(catalogue)
@@ -70,7 +75,8 @@ def suggest_machines(
             + (" and carries the load" if load else ""),
             fix="request less: a shorter context, a wider limit; or name spec sheets of your own",
         )
-    return list(_choose_suggestions(found))
+    ready = [one for one in found if not one.by_hand]
+    return list(_choose_suggestions(ready or found))
 
 
 def _choose_suggestions(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
@@ -90,12 +96,14 @@ def _find_least(
     below: Mapping[str, str] | None = None
     for offer in ladder:
         facts = offer.facts(catalogue)
-        machines, why = _count_machines(offer, facts, catalogue, settings, load)
+        plan = make_plan(facts, settings, catalogue)
+        machines, why = _count_machines(offer, facts, plan, catalogue, settings, load)
         if machines is None:
             below = {"name": offer.name, "why": why}
             continue
         rent = find_prices(facts, catalogue).usual_rent
-        one = Suggestion(offer, facts, machines, rent.value * machines if rent else None, below)
+        cost = rent.value * machines if rent else None
+        one = Suggestion(offer, facts, machines, cost, below, is_by_hand(plan))
         if best is None or one.size < best.size:
             best = one
             below = {"name": offer.name, "why": f"{machines:,} of them would be needed"}
@@ -108,14 +116,14 @@ def _find_least(
 def _count_machines(
     offer: Offer,
     facts: Facts,
+    plan: MachinePlan,
     catalogue: Catalogue,
     settings: Settings,
     load: Load | None,
 ) -> tuple[int | None, str]:
     """Return how many of an offer are needed, or None and why no number of them suffices."""
-    plan = make_plan(facts, settings, catalogue)
     stops = find_blockers(plan)
-    if stops:
+    if not is_possible(plan):
         return None, str(stops[0]["title"])
     if bool(plan["hybrid"]) != (offer.kind == "hybrid"):
         return None, "its GPUs do not hold all weights"

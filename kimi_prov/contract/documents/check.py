@@ -66,6 +66,8 @@ class RankedTarget(TypedDict):
     target: str
     serves: bool
     """Nothing blocks it."""
+    by_hand: NotRequired[bool]
+    """Nothing blocks it but its engine, which `apply` does not install there."""
     pace: Pace | None
     """By the slower of one request alone and each at the planned number of requests or, with a
     load, at one machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3;

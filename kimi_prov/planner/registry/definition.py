@@ -41,20 +41,21 @@ SEVERITIES: Mapping[Severity, str] = {
     "info": "what was decided or assumed",
     "pass": "what was looked at and is good",
 }
+# What takes least to remove first.
 REMEDIES: Mapping[Remedy, str] = {
     "none": "nothing has to be done",
     "setting": "a variable of the inventory, or a line of the spec sheet",
-    "catalogue": "a row, or a lock, of a catalogue of your own",
-    "software": "packages or settings of the running system",
     "process": "a program that has to end",
+    "software": "packages or settings of the running system",
     "reboot": "a restart of the machine",
     "firmware": "a setting of the firmware, which takes a restart",
-    "gpus": "more GPUs, or others; counted by the plan's own sums and priced from prices.yaml",
-    "memory": "more memory; priced where the site names `memory_gib` in its prices.yaml",
-    "modules": "memory modules on the empty channels; priced like memory",
-    "disk": "more disk; priced where the site names `disk_tb` in its prices.yaml",
-    "hardware": "other hardware, which nobody prices here",
+    "catalogue": "a row, or a lock, of a catalogue of your own",
     "depends": "depends on what was observed: the finding's own fix says it",
+    "disk": "more disk; priced where the site names `disk_tb` in its prices.yaml",
+    "modules": "memory modules on the empty channels; priced like memory",
+    "memory": "more memory; priced where the site names `memory_gib` in its prices.yaml",
+    "gpus": "more GPUs, or others; counted by the plan's own sums and priced from prices.yaml",
+    "hardware": "other hardware, which nobody prices here",
 }
 CONCERNS: Mapping[Concern, str] = {
     "purchase": "who chooses the machine has to weigh it",

@@ -24,7 +24,6 @@ DEFINITIONS = (
         source=_ENGINE_ROW,
         remedy="hardware",
         own_source=True,
-        titles={"unpackaged": "{engine} {version} is not installed by this product on {arch}"},
     ),
     Definition(
         "engine.capability",
@@ -153,12 +152,10 @@ DEFINITIONS = (
     ),
     Definition(
         "engine.not_provisioned",
-        title="{engine} {version} ({variant}) is planned here and not installed by this version",
-        severities=("info",),
+        title="{engine} {version} ({variant}) is not installed by this program on such a machine",
+        severities=("blocker",),
         source=_ENGINES,
         remedy="catalogue",
-        concerns="deployment",
-        blocks_apply=True,
     ),
     Definition(
         "engine.override",

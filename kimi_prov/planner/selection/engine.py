@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # The architecture of the locks.
 _LOCKED_ARCH = "x86_64"
+_USE_X86 = "use an x86-64 machine"
 # Formats whose kernels are compiled for only one capability, or one family of them.
 _FP4 = ("nvfp4", "mxfp4")
 _GGUF = (
@@ -197,12 +198,12 @@ def _choose_preferred(
 def _check_provisioned(
     host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
 ) -> bool:
-    """Whether `apply` installs the engine. If it does not, the plan is still correct."""
+    """Whether `apply` installs the engine. Where it does not, the machine is possible by hand."""
     foreign = host.system.arch not in (None, _LOCKED_ARCH)
     if _has_locks(engine, catalogue) and not foreign:
         return True
-    if foreign and not host.amd and host.system.arch in engine.arch:
-        _report_foreign(host, engine, findings, f"{_LOCKED_ARCH}: the packages are pinned for it")
+    if foreign and host.system.arch not in engine.arch:
+        return False  # engine.arch reports it
     observed = "no pinned packages in kimi_prov/catalog/locks"
     if host.amd:
         observed = (
@@ -215,30 +216,33 @@ def _check_provisioned(
         "engine.not_provisioned",
         names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
         observed=observed,
-        required="pinned packages, for `apply`; `check` and `plan` do without",
-        fix=None
-        if host.amd or foreign
-        else f"add kimi_prov/catalog/locks/{engine.lock_name('3.11')}",
+        required=f"packages that are pinned for this machine ({_LOCKED_ARCH}, NVIDIA GPUs or none)",
+        fix=_describe_other_ways(host, engine, foreign=foreign),
     )
     return False
 
 
-def _report_foreign(host: Host, engine: Engine, findings: Findings, required: str) -> None:
-    """Report a processor for which nothing is installed: a buyer has to know it, too."""
+def _describe_other_ways(host: Host, engine: Engine, *, foreign: bool) -> str:
+    """Describe what to do where `apply` does not install the engine."""
+    if host.amd:
+        return "use a machine with NVIDIA GPUs; or install vLLM's build for ROCm by hand"
+    if foreign:
+        return f"{_USE_X86}; or run NVIDIA's or the engine's own {host.system.arch} container"
+    return (
+        "set kimi_engine_version: auto, or name a version that has a lock (kimi-prov catalog "
+        f"engines); or add kimi_prov/catalog/locks/{engine.lock_name('3.11')}"
+    )
+
+
+def _report_foreign(host: Host, engine: Engine, findings: Findings) -> None:
+    """Report a processor for which the engine is not built."""
     arch = host.system.arch
     findings.add(
         "engine.arch",
-        wording="unpackaged" if arch in engine.arch else None,
         names={"engine": engine.name, "version": engine.version, "arch": arch},
         observed=f"{arch} (ARM)" if host.arm else str(arch),
-        required=required,
-        fix="use an x86-64 machine; "
-        + (
-            "on this one (Grace and other ARM processors) only `check` and `plan` work, `apply` "
-            "installs nothing: run NVIDIA's or the engine's own aarch64 container"
-            if host.arm
-            else "`apply` installs nothing on this one"
-        ),
+        required=", ".join(engine.arch),
+        fix=_USE_X86,
         source=engine.source,
     )
 
@@ -429,7 +433,7 @@ def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
     """Compare architecture, instruction set and C library with the engine's build."""
     arch = host.system.arch
     if arch is not None and arch not in engine.arch:
-        _report_foreign(host, engine, findings, ", ".join(engine.arch))
+        _report_foreign(host, engine, findings)
     # An ARM processor has none of the instructions of x86-64, and no advice gives them to it.
     if host.isa is not None and not host.arm:
         present = sorted(host.isa.intersection(engine.isa_any))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kimi_prov.facts.spec import NOT_USED
 from kimi_prov.show.report import cost, measured, recommendation
-from kimi_prov.show.report.findings import filter_severity
+from kimi_prov.show.report.findings import filter_severity, is_possible
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -64,8 +64,8 @@ def build_target(
 ) -> CheckedTarget:
     """Build the entry of one target. The plan is the planner's own, with its findings."""
     curve = curves.read_curve(plan["throughput"])
-    serves = not filter_severity(plan, "blocker")
-    sizing = demand.size_plan(plan, load, serves=serves) if load else None
+    possible = is_possible(plan)
+    sizing = demand.size_plan(plan, load, serves=possible) if load else None
     daily = demand.compute_use(curve, load, sizing) if load and sizing else None
     costs, assumed = cost.compute_cost(facts, plan, use, known, load, daily)
     return {
@@ -75,7 +75,7 @@ def build_target(
         "findings": plan["findings"],
         "curve": curve,
         "pace": curves.classify_pace(curve, demand.count_requests_at_once(plan, sizing))
-        if serves
+        if possible
         else "blocked",
         "sizing": sizing,
         "cost": costs,

@@ -61,7 +61,7 @@ def _build_marked_row(
 ) -> _Row:
     """Return a row with the best of the targets that serve marked."""
     mine = [
-        None if get_status(target) == "blocked" else value
+        None if get_status(target) in ("blocked", "hand") else value
         for target, value in zip(targets, values, strict=True)
     ]
     return label, mark_best([clean(text) for text in texts], mine, pick)

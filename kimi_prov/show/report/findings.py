@@ -19,6 +19,17 @@ def filter_severity(target: Target | MachinePlan, *severities: str) -> list[Find
     return [row for row in target["findings"] if row["severity"] in severities]
 
 
+def is_by_hand(target: Target | MachinePlan) -> bool:
+    """Whether nothing is in the way but the engine, which somebody has to install by hand."""
+    blockers = filter_severity(target, "blocker")
+    return bool(blockers) and all(row["id"] == "engine.not_provisioned" for row in blockers)
+
+
+def is_possible(target: Target | MachinePlan) -> bool:
+    """Whether the machine serves the model, be it by hand."""
+    return not filter_severity(target, "blocker") or is_by_hand(target)
+
+
 def is_on_paper(target: Target) -> bool:
     """Whether the machine is only described, so that no finding can be fixed on it yet."""
     origin = target["facts"].get("origin")

@@ -104,7 +104,7 @@ def _format_answer(document: Check) -> list[str]:
     for row in found.rows:
         name = escape(row.name) + (" (recommended)" if row.recommended else "")
         cells = [str(row.number), f"**{name}**" if row.recommended else name]
-        cells += ["yes" if row.serves else "no", PACE[row.pace]]
+        cells += [row.serves, PACE[row.pace]]
         cells += [_format_cell(cell) for cell in row.cells]
         lines.append(_join_cells([*cells, escape(row.lacks)]))
     notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)

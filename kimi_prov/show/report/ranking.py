@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.verdict import count_running
@@ -76,7 +76,7 @@ class Row:
     name: str
     index: int
     pace: str | None
-    serves: bool
+    serves: Literal["yes", "by hand", "no"]
     recommended: bool
     cells: tuple[Cell, ...]
     lacks: str
@@ -123,7 +123,7 @@ def build_ranking(
                 name=clean(row["target"]),
                 index=places[row["target"]] + 1,
                 pace=row["pace"],
-                serves=row["serves"],
+                serves="by hand" if row["by_hand"] else "yes" if row["serves"] else "no",
                 recommended=row["target"] == answer["recommended"],
                 cells=tuple(line),
                 lacks="; ".join(map(clean, row["lacks"])) or "nothing",

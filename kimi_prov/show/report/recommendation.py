@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.cost import HOURS_A_YEAR, round_figure
-from kimi_prov.show.report.findings import filter_severity
+from kimi_prov.show.report.findings import filter_severity, is_by_hand
 from kimi_prov.show.text.formats import clean, format_figure, format_money
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
@@ -69,6 +69,7 @@ def _build_entry(target: Target, load: Load | None) -> RankedTarget:
     return {
         "target": target["name"],
         "serves": not filter_severity(target, "blocker"),
+        "by_hand": is_by_hand(target),
         "pace": target["pace"],
         "machines": expected,
         "machines_low": low,
@@ -170,7 +171,9 @@ def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, 
     pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
     if load is not None and not _is_paced(load):
         pace = 0
-    group = float(not entry["serves"]) + (not _is_enough(entry, load))
+    group = 3.0 if not entry["serves"] else 0.0 if _is_enough(entry, load) else 1.0
+    if entry["by_hand"]:
+        group = 2.0
     cost = entry["usd_per_hour"]
     if load is None:
         cost = entry["usd_per_million_output_tokens"]["expected"]
@@ -188,6 +191,8 @@ def _explain_place(
     entry: RankedTarget, load: Load | None, place: int | None, targets: Sequence[Target]
 ) -> str:
     """Return a sentence that explains a target's place in the order."""
+    if entry["by_hand"]:
+        return f"It is possible by hand: {entry['lacks'][0]}."
     if not entry["serves"]:
         return f"It cannot serve the model as it stands: {entry['lacks'][0]}."
     if load is not None and entry["machines"] is None:
@@ -232,6 +237,21 @@ def _write_sentence(
     targets: Sequence[Target],
 ) -> str:
     """Return a sentence that says which target to take, or that none is suitable."""
+    said = _answer(ranking, best, load, targets)
+    by_hand = [entry for entry in ranking if entry["by_hand"]]
+    if not by_hand or len(ranking) == 1:
+        return said
+    names = ", ".join(clean(entry["target"]) for entry in by_hand)
+    reasons = "; ".join(dict.fromkeys(entry["lacks"][0] for entry in by_hand))
+    return f"{said} Possible by hand: {names} ({reasons})."
+
+
+def _answer(
+    ranking: Sequence[RankedTarget],
+    best: RankedTarget | None,
+    load: Load | None,
+    targets: Sequence[Target],
+) -> str:
     models = clean(" and ".join(dict.fromkeys(t["plan"]["model"]["name"] for t in targets)))
     if best is None:
         return _explain_no_answer(ranking, load, models)
@@ -262,6 +282,8 @@ def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, model
     if len(ranking) > 1:
         return f"None of the {len(ranking)} machines {claim}."
     name, lacks = clean(ranking[0]["target"]), _get_first(ranking[0]["lacks"])
+    if ranking[0]["by_hand"]:
+        return f"{name} serves {models} by hand alone: {lacks}."
     if not serving:
         return f"{name} cannot serve {models} as it stands: {lacks}."
     return f"No number of {name} {claim}: it lacks {lacks}."

@@ -78,6 +78,7 @@ _NAME = 17
 _MAX_READ = 20
 # Columns: rank, name, pace; three of money, three of speed.
 _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
+_LACKS = {"yes": "lacks", "by hand": "POSSIBLE BY HAND", "no": "in the way"}
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
@@ -166,11 +167,7 @@ def _format_ranking(document: Check) -> list[str]:
         extra += ["RECOMMENDED"] if row.recommended else []
         each = row.cells[speeds[1]].text
         extra += [f"each of {many}: {each}"] if " (" in each else []
-        extra += (
-            [f"{'lacks' if row.serves else 'in the way'}: {row.lacks}"]
-            if row.lacks != "nothing"
-            else []
-        )
+        extra += [f"{_LACKS[row.serves]}: {row.lacks}"] if row.lacks != "nothing" else []
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
     notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.show.report.findings import filter_severity, list_warnings
+from kimi_prov.show.report.findings import filter_severity, is_by_hand, list_warnings
 from kimi_prov.show.text import formats
 from kimi_prov.show.text.formats import Span, clean, format_figure, format_sentence, read_span
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
-STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
+STATUS = {
+    "fits": "Fits",
+    "warnings": "Fits, with warnings",
+    "hand": "Possible by hand",
+    "blocked": "Blocked",
+}
 
 
 def format_title(targets: Sequence[Target]) -> str:
@@ -27,7 +32,9 @@ def format_title(targets: Sequence[Target]) -> str:
 
 
 def get_status(target: Target) -> str:
-    """Return "blocked", "warnings" or "fits"."""
+    """Return "blocked", "hand", "warnings" or "fits"."""
+    if is_by_hand(target):
+        return "hand"
     if filter_severity(target, "blocker"):
         return "blocked"
     return "warnings" if list_warnings(target) else "fits"
@@ -38,7 +45,7 @@ def describe_verdict(target: Target) -> str:
     plan = target["plan"]
     model = f"{clean(plan['model']['name'])} ({plan['model']['weights_format']})"
     blockers = filter_severity(target, "blocker")
-    if blockers:
+    if blockers and not is_by_hand(target):
         more = len(blockers) - 1
         rest = f" {more} more thing{'s' * (more > 1)} in the way." if more else ""
         return f"Cannot serve {model} as it stands. {format_sentence(blockers[0]['title'])}{rest}"
@@ -58,9 +65,9 @@ def describe_verdict(target: Target) -> str:
 
 def _describe_installation(target: Target) -> str:
     """Write that the engine has to be installed by hand, if `apply` does not install it."""
-    if target["plan"]["engine"].get("provisioned", True):
+    if not is_by_hand(target):
         return ""
-    return " This engine is planned here and has to be installed by hand."
+    return " Possible by hand alone: this program does not install that engine on such a machine."
 
 
 def count_running(target: Target) -> int:

@@ -35,6 +35,7 @@ MACHINES = [
     ("1x RTX 5090", "EPYC 9654", "RTX 5090", 1),
     ("8x Rubin", "EPYC 9654", "Rubin", 8),
 ]
+BY_HAND = {"engine.not_provisioned"}
 Targets = dict[str, dict[str, Any]]
 
 
@@ -94,8 +95,8 @@ def engine(target: Mapping[str, Any]) -> tuple[str, str, str, bool]:
 def test_kimi_k26_fits_the_machines_of_today(
     k26: Targets, name: str, chosen: tuple[str, str, str, bool]
 ) -> None:
-    # The packages are pinned for x86-64: who would buy an ARM machine is told before.
-    assert ids(k26[name]) == ({"engine.arch"} if name == "4x GB300" else set())
+    # The packages are pinned for x86-64 and CUDA: who would buy another machine is told before.
+    assert ids(k26[name]) == (set() if chosen[3] else BY_HAND)
     assert engine(k26[name]) == chosen
     assert k26[name]["plan"]["throughput"]["decode_tok_s"]["expected"] > 0
 
@@ -120,12 +121,12 @@ def test_the_engine_has_machine_code_for_the_card(sheets: Mapping[str, Path]) ->
     # The first row with a wheel for aarch64.
     assert engine(own["4x GB300"])[2] == "0.32.0"
     assert not ids(own["8x B300"])
-    assert ids(own["4x GB300"]) == {"engine.arch"}
+    assert ids(own["4x GB300"]) == BY_HAND
 
 
 @pytest.mark.parametrize("name", ["8x B300", "8x MI355X"])
 def test_kimi_k3_fits_where_its_recipe_was_run(k3: Targets, name: str) -> None:
-    assert ids(k3[name]) == set()
+    assert ids(k3[name]) == (BY_HAND if name == "8x MI355X" else set())
     assert engine(k3[name])[2] == "0.32.0"
     command = k3[name]["plan"]["instances"][0]["argv"]
     for option in ("--tool-call-parser", "--reasoning-parser"):
@@ -162,11 +163,30 @@ def test_the_state_of_each_sequence_takes_memory(k3: Targets, sheets: Mapping[st
 def test_formats_of_the_other_maker_are_told_apart(sheets: Mapping[str, Path]) -> None:
     pair = {name: sheets[name] for name in ("8x MI355X", "8x B300")}
     nvidia = targets(pair, "--model", "kimi-k2.5", "--weights-format", "nvfp4")
-    assert ids(nvidia["8x MI355X"]) == {"engine.format"}
+    assert ids(nvidia["8x MI355X"]) == {"engine.format"} | BY_HAND
     assert ids(nvidia["8x B300"]) == set()
     amd = targets(pair, "--model", "kimi-k2.5", "--weights-format", "mxfp4")
-    assert ids(amd["8x MI355X"]) == set()
+    assert ids(amd["8x MI355X"]) == BY_HAND
     assert engine(amd["8x MI355X"])[2] == "0.32.0"
+
+
+def test_a_machine_by_hand_is_never_recommended_and_ranked_apart(
+    sheets: Mapping[str, Path],
+) -> None:
+    names = ("8x MI325X", "4x GB300", "8x H200", "1x RTX 5090")
+    several = {name: sheets[name] for name in names}
+    document = json.loads(check(several))
+    answer = document["answer"]
+    assert document["ok"] is False
+    assert answer["recommended"] == "8x H200"
+    order = [(row["target"], row["by_hand"], row["serves"]) for row in answer["ranking"]]
+    assert {name for name, by_hand, _ in order if by_hand} == {"8x MI325X", "4x GB300"}
+    assert [row for row in order if row[2]] == order[:2]
+    assert "Possible by hand: 8x MI325X" in answer["sentence"]
+    for name in ("8x MI325X", "4x GB300"):
+        alone = json.loads(check({name: sheets[name]}))
+        assert alone["ok"] is False
+        assert "by hand alone" in alone["answer"]["sentence"]
 
 
 def test_a_card_that_is_only_announced_is_said_so(

@@ -13,20 +13,27 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.planner.plan import find_refusals
-
 if TYPE_CHECKING:
     from typing import Any
 
 K3 = HUGE | {"model": "kimi-k3"}
 
 
-def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None:
+def test_what_is_planned_and_not_provisioned_is_a_blocker() -> None:
     document = plan(gpu_facts(), engine_version="0.15.0", **HUGE)
     assert document["engine"]["provisioned"] is False
-    assert "engine.not_provisioned" not in blocked_by(document)
-    assert "engine.not_provisioned" in {row["id"] for row in find_refusals(document)}
-    assert find_refusals(plan()) == []
+    assert blocked_by(document) == {"engine.not_provisioned"}
+    assert "has a lock" in found(document, "engine.not_provisioned")[0]["fix"]
+    assert "engine.not_provisioned" not in blocked_by(plan())
+
+
+def test_what_costs_most_to_remove_is_named_first() -> None:
+    """Who reads one reason alone is told of the memory that is missing, not of systemd."""
+    facts = hybrid_facts(gib=125)
+    facts["host"]["systemd_running"] = False
+    facts["filesystems"][0]["free_bytes"] = 64 << 30
+    rows = [row["id"] for row in plan(facts, **HUGE)["findings"] if row["severity"] == "blocker"]
+    assert rows.index("memory.host") < rows.index("disk.room") < rows.index("os.systemd")
 
 
 def test_an_unknown_engine_version_and_format_are_blockers() -> None:
@@ -77,7 +84,6 @@ def test_an_older_vllm_is_refused_for_kimi_k3_and_0_33_is_installed() -> None:
     new = plan(b300(), engine_version="0.33.0", **K3)
     assert (new["engine"]["version"], new["engine"]["provisioned"]) == ("0.33.0", True)
     assert not {row for row in blocked_by(new) if row.startswith("engine")}
-    assert "engine.not_provisioned" not in {row["id"] for row in find_refusals(new)}
 
 
 def test_locks_are_for_x86_64() -> None:
@@ -86,7 +92,8 @@ def test_locks_are_for_x86_64() -> None:
     document = plan(facts, **HUGE)
     # A blocker before the purchase as well; no advice about AVX goes to an ARM processor.
     assert "cpu.isa" not in blocked_by(document)
-    assert "installed by this product" in found(document, "engine.arch")[0]["title"]
+    assert not found(document, "engine.arch")
+    assert "aarch64 container" in found(document, "engine.not_provisioned")[0]["fix"]
     assert document["driver"]["repository"] is None or "x86_64" not in str(document["driver"])
     assert document["engine"]["provisioned"] is False
     assert "aarch64" in found(document, "engine.not_provisioned")[0]["observed"]
