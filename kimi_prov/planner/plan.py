@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 _MAX_REQUESTS = 4096
 # A smaller gain than this may come from the rounding of the estimate.
 _MIN_GAIN = 1.01
-# Speeds have three figures, so their quotient shows only roughly how many requests run. From this
-# share on, all are taken to run.
-_ALL_RUNNING_SHARE = 0.985
 _CURVE_KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
 _MORE_REQUESTS_KEYS = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
@@ -139,10 +136,8 @@ def _make_curve(
         point = plan_point(many)
         if point is None or not point.row["decode_tok_s"]["expected"]:
             break
-        total = point.row["aggregate_tok_s"]["expected"] or 0.0
-        running = total / point.row["decode_tok_s"]["expected"]
-        if running < many * _ALL_RUNNING_SHARE:
-            most = round(running)
+        most = point.row["running"]
+        if most < many:
             if points and most > points[-1].row["concurrency"]:
                 last = plan_point(most)
                 points += [last] if last else []

@@ -152,7 +152,7 @@ DEFINITIONS = (
     ),
     Definition(
         "engine.not_provisioned",
-        title="{engine} {version} ({variant}) is not installed by this program on such a machine",
+        title="This program does not install {engine} {version} ({variant}) on such a machine",
         severities=("blocker",),
         source=_ENGINES,
         remedy="catalogue",

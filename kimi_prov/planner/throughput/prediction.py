@@ -94,6 +94,7 @@ def make_document(
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
     plan: ThroughputPlan = {
         "concurrency": concurrency,
+        "running": min(concurrency, int(serving.running) * budget.instances),
         "decode_tok_s": _round_range(estimate_all.decode_tok_s),
         "single_tok_s": _round_range(alone.decode_tok_s),
         "aggregate_tok_s": _round_range(
@@ -204,9 +205,7 @@ def _make_serving(
         experts_whole=gpu is not None and gpu.expert_parallel,
         kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
         kv_tokens_max=budget.kv_tokens,
-        requests_max=gpu.sequences * gpu.data
-        if gpu
-        else parse_int(settings.engine_args.get(VLLM.requests)),
+        requests_max=_count_held_requests(settings, budget, prompt + answer),
         # In the estimator, a hybrid always has experts in memory.
         gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
         cpu_threads=placement.pool_threads or None,
@@ -215,6 +214,18 @@ def _make_serving(
         stream_chunk=gpu.batched_tokens if gpu else 1,
         without_graphs=find_graphs_off_flag(settings.engine_args) is not None,
     )
+
+
+def _count_held_requests(settings: Settings, budget: Budget, tokens: int) -> int:
+    """Count the requests of so many tokens that an instance holds; part of one is none.
+
+    Each copy of attention has a cache of its own.
+    """
+    gpu = budget.gpu
+    copies = gpu.data if gpu else 1
+    limit = gpu.sequences * copies if gpu else parse_int(settings.engine_args.get(VLLM.requests))
+    held = copies * (budget.kv_tokens_one // max(1, tokens))
+    return max(1, held if limit is None else min(limit, held))
 
 
 def _add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:

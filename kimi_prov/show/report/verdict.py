@@ -73,9 +73,7 @@ def _describe_installation(target: Target) -> str:
 def count_running(target: Target) -> int:
     """Return how many of the planned requests run at the same time in the speeds."""
     speed = target["plan"]["throughput"]
-    one, many = speed["decode_tok_s"]["expected"], speed["aggregate_tok_s"]["expected"]
-    planned = int(speed["concurrency"])
-    return min(planned, max(1, round(many / one))) if one and many else planned
+    return int(speed.get("running", speed["concurrency"]))
 
 
 def describe_engine(target: Target) -> str:

@@ -12,6 +12,8 @@ from plan_inputs import LAB_SETTINGS, lab_facts, quoted
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse_settings
+from kimi_prov.sizing.demand import size_plan
+from kimi_prov.sizing.load import Load
 
 
 def more(facts: dict[str, Any], **given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -154,3 +156,27 @@ def test_a_plan_without_an_estimate_says_so_of_each_figure() -> None:
     found = make_plan(lab_facts(), settings, load_catalogue())["throughput"]
     figures = {"decode_tok_s", "single_tok_s", "ttft_s", "single_ttft_s"}
     assert {name: found[name]["expected"] for name in figures} == dict.fromkeys(figures)
+
+
+@pytest.mark.parametrize("sheet", ["reference-001", "quote-8x-h200", "quote-xeon-6980p"])
+@pytest.mark.parametrize("tokens", [700, 8192, 9000, 14_000])
+@pytest.mark.parametrize("users", [3, 20])
+def test_a_part_of_a_request_is_never_counted(sheet: str, tokens: int, users: int) -> None:
+    """Two requests do not run at once in a cache of 1.7."""
+    given = {"kimi_model": "kimi-k2.5", "kimi_input_tokens": tokens, "kimi_output_tokens": 1024}
+
+    def planned(many: int) -> dict[str, Any]:
+        settings = parse_settings({**given, "kimi_concurrency": many}, host="one")
+        document: Any = make_plan_with_curve(quoted(sheet), settings, load_catalogue())
+        return document
+
+    most = planned(users)["throughput"]["curve"][-1]["concurrency"]
+    plan = planned(most)
+    speed, copies = plan["throughput"], plan["parallel"]["data"]
+    length = speed["input_tokens"] + speed["output_tokens"]
+    held = copies * (plan["memory"]["kv_tokens_max"] // copies // length)
+    assert most <= max(1, held) * len(plan["instances"])
+    sizing = size_plan(planned(users), Load(users=users, input_tokens=tokens), serves=True)
+    machines, each = sizing["machines"]["expected"], sizing["most_requests"]
+    assert each == most
+    assert (machines or 0) * each >= users > ((machines or 0) - 1) * each

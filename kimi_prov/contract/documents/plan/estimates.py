@@ -54,6 +54,8 @@ class ThroughputPlan(TypedDict, total=False):
     prefill_tok_s: Required[Range]
     load_s: Required[Range]
     basis: Required[str]
+    running: Positive
+    """Of the requests at once, those that the cache holds; the others wait."""
     single_tok_s: Range
     ttft_s: Range
     """Seconds from a request to its first token with `concurrency` requests at once."""
