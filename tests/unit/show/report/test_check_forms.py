@@ -182,5 +182,8 @@ def test_what_blocks_several_machines_is_told_once() -> None:
 def test_an_engine_that_apply_does_not_install_is_named_in_the_verdict() -> None:
     found = eight_h200()
     assert "by hand" not in verdict.describe_verdict(found)
-    found["plan"]["engine"]["provisioned"] = False
-    assert "installed by hand" in verdict.describe_verdict(found)
+    row = {"id": "engine.not_provisioned", "severity": "blocker", "title": "Not installed"}
+    found["findings"] = [row, *found["findings"]]
+    said = verdict.describe_verdict(found)
+    assert said.startswith("Serves kimi-k2.5")
+    assert "by hand alone" in said
