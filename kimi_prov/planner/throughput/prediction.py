@@ -68,11 +68,7 @@ def make_document(
     if reason is not None:
         return make_empty_document(concurrency, f"not estimated: {reason}")
     # These imports take a quarter of a second, which plans of lab models do not need.
-    from kimi_prov.planner.throughput import (  # noqa: PLC0415
-        anchor,
-        make_shape,
-        scale_range,
-    )
+    from kimi_prov.planner.throughput import anchor, make_shape, scale_range  # noqa: PLC0415
 
     machine, assumed = _make_machine(host, choice)
     if machine is None:
@@ -80,21 +76,22 @@ def make_document(
     serving = _make_serving(settings, model, choice, budget, placement, in_memory=in_memory)
     if settings.hosts_per_model > 1:
         serving, unknown = _add_hosts(host, settings, serving)
-        assumed = "; ".join(text for text in (assumed, unknown) if text) or None
+        assumed = "; ".join(filter(None, (assumed, unknown))) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
         layout = _make_layout(host, model, choice, machine.cpu, placement)
     speak = _make_estimator(make_shape(model.name, model.architecture), machine, layout)
     readings = anchor.read_readings(host.facts)
     held = anchor.anchor_estimator(speak, readings, budget.instances)
-    estimate_all, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
+    estimate_all, alone = held(serving), held(replace(serving, concurrency=1))
     basis = [estimate_all.basis, *_list_qualifications(machine, serving, layout)]
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
+    running = int(serving.running) * budget.instances
     plan: ThroughputPlan = {
         "concurrency": concurrency,
-        "running": min(concurrency, int(serving.running) * budget.instances),
+        "running": min(concurrency, running),
         "decode_tok_s": _round_range(estimate_all.decode_tok_s),
         "single_tok_s": _round_range(alone.decode_tok_s),
         "aggregate_tok_s": _round_range(
