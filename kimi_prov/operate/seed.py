@@ -38,7 +38,8 @@ _RECORD_LIMIT = 16 << 20
 _CHUNK = 1 << 20
 _ATTEMPTS = 2
 # Parts of 32 MiB: ten thousand of them, the most that S3 takes, hold any shard.
-_MULTIPART_OPTIONS = ("--s3-chunk-size", "32Mi", "--s3-upload-concurrency", "2")
+# In MiB. The rclone of Ubuntu 22.04 (1.53) does not know the letters Mi.
+_MULTIPART_OPTIONS = ("--s3-chunk-size", "32M", "--s3-upload-concurrency", "2")
 _MAX_RETRY_DELAY_S = 30.0
 _KILL_TIMEOUT_S = 30.0
 

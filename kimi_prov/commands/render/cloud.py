@@ -111,10 +111,11 @@ def _make_kind(name: str) -> Kind:
         _facts: Facts,
         catalogue: Catalogue,
     ) -> folder_writer.RenderedFolder:
-        files_of = folders.render_cloud_init if name == CLOUD_INIT else folders.render_skypilot
         machines = ranking.choose_machines(settings, catalogue)
         chosen = choose_package(settings, plan["weights"]["source"], catalogue)
-        return files_of(target, plan, rows, settings, machines, chosen)
+        if name == CLOUD_INIT:
+            return folders.render_cloud_init(target, plan, rows, settings, machines, chosen)
+        return folders.render_skypilot(target, plan, rows, settings, machines, chosen, catalogue)
 
     return Kind(name, require, variables.adjust_settings, find, make, describe)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +13,25 @@ from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import folder_writer, templates
-from kimi_prov.render.cloud import images, machine, offers, ranking
+from kimi_prov.render.cloud import images, machine, offers, ranking, skypilot
 from kimi_prov.render.folder_writer import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.cloud.package import Package
     from kimi_prov.render.cloud.ranking import MachineChoice
 
-_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
 _UP = ["kimi-up.service", "kimi-give-up.timer"]
 # A text below this size is not compressed.
 _PACKED_BYTES = 4096
 # Ends each text in a script.
 _END = "END_OF_FILE"
-_SEED_CPUS, _SEED_MEMORY_GB = 8, 16
-_IDLE_MINUTES = 5
 _HOOK_S = 60
-_MOUNTED = "/tmp/kimi-machine"  # noqa: S108  (SkyPilot's user writes)
-_MOUNTS = {_MOUNTED: "./machine"}
 
 
 def render_cloud_init(
@@ -136,13 +131,15 @@ def render_skypilot(
     settings: Settings,
     chosen: MachineChoice,
     package: Package,
+    catalogue: Catalogue,
 ) -> folder_writer.RenderedFolder:
     """Give the folder of `render skypilot`. Pure: the same input gives the same bytes."""
     values = _make_values(name, plan, findings, settings, chosen)
     values["package"] = package
     values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions or [""])
     laid = machine.make_files(settings, SKYPILOT, package)
-    source = str(plan["weights"]["source"])
+    seeding = skypilot.plan_seeding(plan, settings, catalogue) if values["bucket"] else None
+    values["seeding"] = seeding
     return folder_writer.RenderedFolder(
         SKYPILOT,
         name,
@@ -151,8 +148,8 @@ def render_skypilot(
             _make_plan_file({**plan, "findings": list(findings)}),
             File("kimi.sky.yaml", _format_yaml(_make_task(plan, settings, values["offers"]))),
             *(
-                [File("seed.sky.yaml", _format_yaml(_make_seed_task(plan, settings)))]
-                if is_bucket(source)
+                [File("seed.sky.yaml", _format_yaml(skypilot.make_seed_task(seeding, settings)))]
+                if seeding
                 else []
             ),
             *(File(f"machine{row.path}", row.content, row.mode) for row in laid),
@@ -168,7 +165,7 @@ def _make_task(
     resources: dict[str, Any] = {
         "ordered": [
             {
-                "infra": _format_infra(settings.cloud, row.place),
+                "infra": skypilot.format_infra(settings.cloud, row.place),
                 "accelerators": row.accelerators,
                 "use_spot": row.spot,
             }
@@ -177,7 +174,7 @@ def _make_task(
         "disk_size": offers.choose_disk_gb(plan),
         "disk_tier": "best",
         # The job ends when the model is idle: the time counts from then on.
-        "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
+        "autostop": {"idle_minutes": skypilot.IDLE_MINUTES, "down": True, "wait_for": "jobs"},
     }
     if settings.cloud_image:
         resources["image_id"] = settings.cloud_image
@@ -191,39 +188,10 @@ def _make_task(
         "config": {
             "hooks": [{"run": hook, "events": ["stop", "preemption", "down"], "timeout": _HOOK_S}]
         },
-        "file_mounts": _MOUNTS,
+        "file_mounts": skypilot.MOUNTS,
         # After a restart for the driver the unit goes on, and the next launch waits here again.
-        "setup": f"sudo bash {_MOUNTED}/install\nsudo /usr/local/sbin/kimi-wait driver\n",
+        "setup": f"sudo bash {skypilot.MOUNTED}/install\nsudo /usr/local/sbin/kimi-wait driver\n",
         "run": "sudo /usr/local/sbin/kimi-wait\n",
-    }
-
-
-def _format_infra(cloud: str, place: str) -> str:
-    """Return a region or zone in SkyPilot's form: the region, then the zone."""
-    zone = _ZONE.fullmatch(place)
-    region = (zone[1] or zone[2]) if zone else place
-    return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])
-
-
-def _make_seed_task(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
-    """Give the task that fills the bucket on a machine without GPUs, which then ends."""
-    model = plan["model"]
-    return {
-        "name": "kimi-seed",
-        "resources": {
-            "infra": _format_infra(settings.cloud, next(iter(settings.cloud_regions), "")),
-            "cpus": f"{_SEED_CPUS}+",
-            "memory": f"{_SEED_MEMORY_GB}+",
-            "use_spot": False,
-            "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
-        },
-        "envs": {"KIMI_SOURCE": f"hf://OWNER/{model['name']}@REVISION"},
-        "file_mounts": _MOUNTS,
-        "setup": "sudo apt-get update -q\nsudo apt-get install -y -q rclone python3-venv\n"
-        f"bash {_MOUNTED}{machine.INSTALL} ~/kimi-prov {_MOUNTED}{machine.STATE}\n",
-        "run": f'~/kimi-prov/bin/kimi-prov weights seed "$KIMI_SOURCE" {plan["weights"]["source"]}'
-        + (f" --region {settings.bucket_region}" if settings.bucket_region else "")
-        + "\n",
     }
 
 

@@ -211,6 +211,38 @@ def test_what_cannot_be_is_refused(
     assert said in capsys.readouterr().err
 
 
+COMMIT = "4d01dfe0332d63057c186e0b262165819efb6611"
+
+
+@pytest.mark.parametrize(
+    ("line", "manifest", "source"),
+    [
+        ("", {}, "hf://moonshotai/Kimi-K2.5@main"),
+        ("", {"revision": COMMIT}, f"hf://moonshotai/Kimi-K2.5@{COMMIT}"),
+        (
+            "",
+            {"source": "hf://site/own-k2.5@main", "revision": COMMIT},
+            f"hf://site/own-k2.5@{COMMIT}",
+        ),
+        ("kimi_weights_format: nvfp4\n", {}, "hf://nvidia/Kimi-K2.5-NVFP4@main"),
+    ],
+)
+def test_the_bucket_is_filled_from_the_repository_of_the_format(
+    line: str, manifest: dict[str, str], source: str, tmp_path: Path
+) -> None:
+    text = VARIABLES["gcp"] + line
+    if manifest:
+        rows = [{"path": "a", "size": 1, "sha256": "0" * 64}]
+        (tmp_path / "m.json").write_text(json.dumps({"files": rows, **manifest}))
+        text += f"kimi_weights_manifest: {tmp_path}/m.json\n"
+    assert render("skypilot", tmp_path / "out", text) == 0
+    task = yaml.safe_load((tmp_path / "out" / "seed.sky.yaml").read_text())
+    assert task["envs"]["KIMI_SOURCE"] == source
+    assert f"copies `{source}`" in (tmp_path / "out" / "README.md").read_text()
+    # Whatever its setup does, the machine is switched off.
+    assert task["setup"].splitlines()[2].startswith("sudo shutdown -P +")
+
+
 @pytest.mark.parametrize(
     ("kind", "cloud", "image", "said"),
     [
@@ -241,7 +273,7 @@ def test_a_family_is_asked_for_as_one(tmp_path: Path) -> None:
     assert "--image-family ours --image-project p-1" in script
 
 
-HUB = "hf://moonshotai/Kimi-K2.5@4d01dfe0332d63057c186e0b262165819efb6611"
+HUB = f"hf://moonshotai/Kimi-K2.5@{COMMIT}"
 OTHER = f"https://files.example.com/kimi_prov-1.0-py3-none-any.whl#sha256={'a' * 64}"
 
 
