@@ -53,3 +53,18 @@ def measured(lab: Lab) -> dict[str, Any]:
                 KIMI_PROV, "check", "--inventory", lab.inventory, "--format", "json"
             ),
         }
+
+
+def asked(lab: Lab, limit: str) -> dict[str, dict[str, float]]:
+    """What the small questions to hosts that serve cost."""
+    questions = {
+        "status": ["status"],
+        "key": ["key", "--list"],
+        "usage": ["usage"],
+        "logs": ["logs", "--lines", "20"],
+        "connect": ["connect"],
+    }
+    return {
+        name: best(KIMI_PROV, *words, lab.inventory, "--limit", limit)
+        for name, words in questions.items()
+    }

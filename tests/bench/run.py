@@ -140,6 +140,7 @@ def main() -> int:
                 found = no_op(lab, limit, options.runs)
                 cpu_s[count] = found["control_cpu_s"]
                 keep(f"no_op_{several}", found)
+                keep(f"questions_{several}", commands.asked(lab, limit))
                 if count == 1:
                     keep("unit_cost", unit_cost.measured(lab.hosts[one], options.pairs))
             keep("no_op_control_cpu_s_for_each_further_host", growth(cpu_s))

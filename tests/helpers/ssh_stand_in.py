@@ -30,8 +30,12 @@ if "-L" not in words:
     files = re.findall("cat (/etc/kimi/[a-z./]+)", words[-1])
     if not files:
         sys.exit(0)
-    file = machine / files[0].lstrip("/")
-    print(file.read_text() if file.exists() else "absent")
+    there = [machine / name.lstrip("/") for name in files]
+    if not there[0].exists():
+        print("absent")
+        sys.exit(0)
+    mark = "".join(re.findall("echo (---[a-z]+---)", words[-1]))
+    print(f"\\n{{mark}}\\n".join(file.read_text() for file in there if file.exists()))
     sys.exit(0)
 if (machine / "cut").exists():
     print("administratively prohibited\\x1b[2J", file=sys.stderr)

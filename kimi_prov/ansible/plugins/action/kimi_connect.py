@@ -35,6 +35,8 @@ options:
 """
 
 _ABSENT = "absent"
+# Between two files: no line of a plan, which is JSON.
+_NEXT = "---certificate---"
 
 
 class ActionModule(HostAction):
@@ -51,7 +53,7 @@ class ActionModule(HostAction):
         return {"kimi_document": document}
 
     def _describe(self) -> dict[str, Any]:
-        plan = self._read(paths.PLAN)
+        plan, certificate_text = self._read_files()
         if plan is None:
             raise RemoteError(*NOT_APPLIED)
         try:
@@ -60,7 +62,7 @@ class ActionModule(HostAction):
             value = None
         if not isinstance(value, dict):
             raise RemoteError(f"{paths.PLAN} is no plan", "run `kimi-prov apply` again")
-        certificate = tls.extract_certificates(self._read(paths.TLS_CERTIFICATE) or "")
+        certificate = tls.extract_certificates(certificate_text)
         try:
             clean = cast("Plan", clean_document(value))
             document = server.describe_server(clean, certificate)
@@ -75,11 +77,19 @@ class ActionModule(HostAction):
             )
         return document
 
-    def _read(self, file: str) -> str | None:
-        """Return the text of a file on the machine; None where the file does not exist."""
-        name = shlex.quote(file)
-        text = run_shell(self, f"test -e {name} || {{ echo {_ABSENT}; exit 0; }}; cat {name}")
-        return None if text.strip() == _ABSENT else text
+    def _read_files(self) -> tuple[str | None, str]:
+        """Return the applied plan, None where there is none, and the certificate, by one call."""
+        plan, certificate = shlex.quote(paths.PLAN), shlex.quote(paths.TLS_CERTIFICATE)
+        text = run_shell(
+            self,
+            f"test -e {plan} || {{ echo {_ABSENT}; exit 0; }}; cat {plan}; "
+            f"echo; echo {_NEXT}; test ! -e {certificate} || cat {certificate}",
+        )
+        if text.strip() == _ABSENT:
+            return None, ""
+        # A terminal on the way would end lines otherwise.
+        first, _, rest = text.partition(_NEXT)
+        return first, rest
 
     def _build_login(self) -> list[str]:
         """Return ssh's command line to the machine, as Ansible itself builds it.

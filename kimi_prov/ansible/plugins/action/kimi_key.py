@@ -15,6 +15,8 @@ from kimi_prov.runner.arguments import KEY_OUT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import KeyListAnswer
+
 DOCUMENTATION = """
 module: kimi_key
 short_description: Hands over the key that was not shown yet, or changes keys
@@ -66,12 +68,13 @@ class ActionModule(HostAction):
         file = Path(output)
         if args["add"] or args["set"]:
             return self._change_rule(file, args)
-        elsewhere = call(self, "keys", "list").get("elsewhere")
+        answer = call(self, "keys", "list")
+        elsewhere = answer.get("elsewhere")
         if elsewhere:
             append_line(file, {"host": self.host, "elsewhere": elsewhere})
             return {"msg": elsewhere}
         if args["remove"] or args["list"]:
-            return self._list_names(file, args["remove"])
+            return self._list_names(file, args["remove"], answer)
         return self._hand_over(file, rotate=args["rotate"])
 
     def _hand_over(self, file: Path, *, rotate: bool) -> dict[str, Any]:
@@ -99,11 +102,11 @@ class ActionModule(HostAction):
         append_line(file, line | (answer if elsewhere else {"key": answer.get("key")}))
         return {"changed": not elsewhere}
 
-    def _list_names(self, file: Path, removed: str) -> dict[str, Any]:
+    def _list_names(self, file: Path, removed: str, answer: KeyListAnswer) -> dict[str, Any]:
         """Remove the key `removed`, if any, and hand over the names of the keys."""
         if removed:
             call(self, "keys", "remove", removed)
-        answer = call(self, "keys", "list")
+            answer = call(self, "keys", "list")
         names = answer["names"]
         # A machine of an earlier version sends only the names.
         rows = answer.get("keys") or [{"name": name} for name in names]

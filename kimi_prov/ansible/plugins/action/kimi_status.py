@@ -10,7 +10,6 @@ from ansible.errors import AnsibleConnectionFailure
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.host_action import HostAction, complete_known_findings
 from kimi_prov.ansible.remote import RemoteError, call, wait_reachable
-from kimi_prov.ansible.send import call_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +42,7 @@ class ActionModule(HostAction):
         if args["every"]:
             self._watch(args["every"])
         try:
-            document = (call_sent if args["only_watches"] else call)(self, "status")
+            document = self._read(only_watches=args["only_watches"])
         except RemoteError as error:
             document = _build_document(error.line)
         if "findings" in document:
@@ -55,6 +54,14 @@ class ActionModule(HostAction):
             variables=self.variables,
         )
         return {"kimi_document": document}
+
+    def _read(self, *, only_watches: bool) -> dict[str, Any]:
+        if not only_watches:
+            return dict(call(self, "status"))
+        # It packs the program that is sent, for which no other host waits.
+        from kimi_prov.ansible.send import call_sent  # noqa: PLC0415
+
+        return dict(call_sent(self, "status"))
 
     def _watch(self, every_s: float) -> None:
         while True:

@@ -189,7 +189,8 @@ def test_what_is_wrong_with_the_way_is_told(site: Site) -> None:
     plan.unlink()
     done = site.run("connect", site.inventory, whole=True)
     assert done.returncode == 1
-    assert "run `kimi-prov apply` first" in done.stderr
+    assert "nothing is applied" in done.stderr
+    assert f"run `kimi-prov apply {site.inventory}` first" in done.stderr
 
 
 def test_a_head_serves_for_its_group(site: Site) -> None:
