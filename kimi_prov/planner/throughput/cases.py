@@ -26,12 +26,12 @@ def find_kind(machine: Machine, concurrency: int) -> Kind:
 class Case:
     """One speed with its model, machine and load. `value`: the measured tokens a second, if any.
 
-    `group` is equal for rows of one machine and build. `end_to_end`: the prompt's time is included.
-    `prompts`: how many prompts a prefill figure counts together.
+    `author`: who measured it. `group` is equal for rows of one machine and build. `end_to_end`: the
+    prompt's time is included. `prompts`: how many prompts a prefill figure counts together.
     """
 
     id: str
-    source: str
+    author: str
     group: str
     kind: Kind
     quantity: Quantity

@@ -141,7 +141,7 @@ def _estimate_range(
 ) -> Range:
     case = Case(
         id="",
-        source="",
+        author="",
         group="",
         kind=find_kind(machine, serving.concurrency),
         quantity=quantity,

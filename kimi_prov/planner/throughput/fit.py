@@ -17,7 +17,7 @@ from kimi_prov.planner.throughput import physics
 from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kimi_prov.planner.throughput.cases import Case
 
@@ -116,13 +116,16 @@ def fit_parameters(
     return Fit(names, values, covariance)
 
 
-def fit_without_each_source(
-    cases: Sequence[Case], priors: dict[str, Prior], full_fit: Fit
+def fit_without_each(
+    cases: Sequence[Case],
+    priors: dict[str, Prior],
+    full_fit: Fit,
+    name_of: Callable[[Case], str],
 ) -> dict[str, Fit]:
-    """Fit the cases without each of their sources in turn: one step away from the fit of all.
+    """Fit the cases without those of each name in turn: one step away from the fit of all.
 
-    Each group belongs to one source. A source's groups are subtracted from the equations, and the
-    rest is solved.
+    Each group of cases has one name (an author, a kind of machine). A name's groups are subtracted
+    from the equations, and the rest is solved.
     """
     names = full_fit.names
     theta = [math.log(full_fit.values[name]) for name in names]
@@ -132,16 +135,16 @@ def fit_without_each_source(
     for group in group_cases(cases):
         share = _make_group_equations(group, full_fit.values, names)
         common.add(share, 1.0)
-        shares.setdefault(group[0].source, []).append(share)
+        shares.setdefault(name_of(group[0]), []).append(share)
     fits = {}
-    for source, mine in shares.items():
+    for left_out, mine in shares.items():
         rest = _Equations([list(row) for row in common.normal], list(common.pull))
         for share in mine:
             rest.add(share, -1.0)
         covariance = invert_matrix(rest.normal)
         move = _multiply(covariance, rest.pull)
         values = {n: math.exp(t + m) for n, t, m in zip(names, theta, move, strict=True)}
-        fits[source] = Fit(names, values, covariance)
+        fits[left_out] = Fit(names, values, covariance)
     return fits
 
 

@@ -40,6 +40,9 @@ GPU: Final[dict[str, Prior]] = {
 
 CPU: Final[dict[str, Prior]] = {
     "core_gw_s": Prior(9.0, 0.2, "billion weights a second that one core's kernel takes in"),
+    "crowd": Prior(
+        0.2, 0.5, "each core is slower by the socket's cores over 48, to the power of this"
+    ),
     "iqk": Prior(3.0, 0.4, "times core_gw_s in llama.cpp and ik_llama.cpp"),
     "unpacked": Prior(1.3, 0.2, "times longer in ik_llama.cpp where weights are not repacked"),
     "llama": Prior(1.1, 0.2, "times the reading of weights in llama.cpp"),

@@ -39,6 +39,8 @@ _AVX2_PREFILL_OTHERS = 2.0
 _LLAMA_ENGINES = frozenset({"llama.cpp", "ik_llama.cpp"})
 # Share of the rate of the links between a processor's chiplets and its memory that reading reaches.
 _LINKS_SHARE = 0.9
+# Cores of a socket to which the speed of a core refers.
+_USUAL_CORES = 48
 # With more threads than cores (one or two more do not count) engines were 9 to 30 % slower where
 # both were tried.
 _MAX_THREADS_PER_CORE, _OVERSUBSCRIBED_FACTOR = 1.1, 1.1
@@ -320,10 +322,16 @@ def _estimate_cpu_read(
 
 def _estimate_core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     """Estimate the billion weights a second of one core's kernel."""
-    rate = values["core_gw_s"]
+    rate = values["core_gw_s"] * _find_core_speed(cpu, serving, values)
     if serving.engine in _LLAMA_ENGINES:
         rate *= values["iqk"] / _find_unpacked_factor(serving, values)
     return rate / (_AVX2_DECODE if cpu.vector == "avx2" else 1.0)
+
+
+def _find_core_speed(cpu: Cpu, serving: Serving, values: Values) -> float:
+    """Find the speed of a core beside one of 48; more cores share the power, at lower clocks."""
+    busy = _count_threads(cpu, serving) / cpu.sockets
+    return float((_USUAL_CORES / busy) ** values["crowd"])
 
 
 def _find_unpacked_factor(serving: Serving, values: Values) -> float:

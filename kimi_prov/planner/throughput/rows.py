@@ -131,7 +131,7 @@ def _make_cases(row: dict[str, Any]) -> list[Case]:
     serving = _make_serving(row, engine, model, machine, concurrency)
     base = Case(
         id=str(row["id"]),
-        source=_read_text(row, "source_group") or _read_text(row, "source"),
+        author=_read_text(row, "author") or _read_text(row, "source"),
         group="|".join(_read_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
         kind=find_kind(machine, concurrency),
         quantity="decode",

@@ -1,7 +1,7 @@
 """Scores the estimator: `python -m kimi_prov.planner.throughput.score [ROWS.yaml]`.
 
-Without a file, each source of catalog/speeds.yaml is predicted from all the others. With one, its
-rows are predicted from the catalogue's, less any source of the catalogue that holds the same row.
+Without a file, each author of catalog/speeds.yaml is predicted from all the others. With one, its
+rows are predicted from the catalogue's, less any author of the catalogue who has the same row.
 Where aiconfigurator is installed, beside kimi-prov or for another interpreter (`--rival-python`),
 its figures for the same rows stand beside ours. `--write` fits again and stores the coefficients
 that the planner uses. Where KIMI_PROV_CATALOG names a site's catalogue, the rows of its speeds.yaml
@@ -74,8 +74,8 @@ def _make_report(options: argparse.Namespace) -> Report:
     if options.write:
         stored.write_models(calibrate.fit_models(known))
     if options.rows is None:
-        predictions = calibrate.predict_from_other_sources(known)
-        heading = "each source predicted from all the others"
+        predictions = calibrate.predict_from_other_authors(known)
+        heading = "each author predicted from all the others"
     else:
         fresh, aside = rows.read_file(options.rows)
         predictions = _predict_rows(fresh, known)
@@ -92,14 +92,14 @@ def _find_own_python() -> Path | None:
 
 
 def _predict_rows(fresh: Sequence[Case], known: Sequence[Case]) -> list[Prediction]:
-    """Predict rows from the catalogue; a row that it holds too, without that row's source."""
-    seen = {(case.id, case.source) for case in known}
-    again = [case for case in fresh if (case.id, case.source) in seen]
-    new = [case for case in fresh if (case.id, case.source) not in seen]
+    """Predict rows from the catalogue; a row that it holds too, without that row's author."""
+    seen = {(case.id, case.author) for case in known}
+    again = [case for case in fresh if (case.id, case.author) in seen]
+    new = [case for case in fresh if (case.id, case.author) not in seen]
     models = stored.load_models()
     predictions = [calibrate.choose_model(case, models).predict(case) for case in new]
-    for source in sorted({case.source for case in again}):
-        predictions += calibrate.predict_without_source(source, known, again)
+    for author in sorted({case.author for case in again}):
+        predictions += calibrate.predict_without_author(author, known, again)
     return predictions
 
 

@@ -59,15 +59,17 @@ def make_document(report: Report) -> dict[str, Any]:
         "heading": report.heading,
         "aims": {
             "median_error": classes.AIMS,
+            "median_error_prefill": classes.PREFILL_AIM,
             "held": classes.MIN_COVERAGE,
             "high_over_low": classes.MAX_HIGH_OVER_LOW,
-            "fewest_sources": classes.MIN_SOURCES,
+            "fewest_sources": classes.MIN_AUTHORS,
+            "fewest_sources_for_width": classes.WIDTH_AUTHORS,
         },
         "classes": [
             {
                 **_name_class(score.of),
                 "rows": score.rows,
-                "sources": score.sources,
+                "sources": score.authors,
                 "figures": asdict(score.figures) if score.figures else None,
                 "verdict": score.verdict,
                 "missed": score.missed,
@@ -82,13 +84,13 @@ def make_document(report: Report) -> dict[str, Any]:
 
 def _format_head() -> str:
     return (
-        f"{'class':{_TITLE_WIDTH}}{'rows':>5}{'sources':>9}{'median':>9}{'mean':>8}{'90th':>8}"
+        f"{'class':{_TITLE_WIDTH}}{'rows':>5}{'authors':>9}{'median':>9}{'mean':>8}{'90th':>8}"
         f"{'held':>7}{'high/low':>10}"
     )
 
 
 def _format_score(score: Score) -> str:
-    start = _start_line(score.of, score.rows, score.sources)
+    start = _start_line(score.of, score.rows, score.authors)
     f = score.figures
     if f is None:
         return f"{start}  {_describe_unscored()}"
@@ -98,13 +100,13 @@ def _format_score(score: Score) -> str:
     )
 
 
-def _start_line(of: Class, rows: int, sources: int) -> str:
+def _start_line(of: Class, rows: int, authors: int) -> str:
     title = f"  {of.name}" if of.part_of else of.title
-    return f"{title:{_TITLE_WIDTH}}{rows:5}{sources:9}"
+    return f"{title:{_TITLE_WIDTH}}{rows:5}{authors:9}"
 
 
 def _describe_unscored() -> str:
-    return f"unscored: under {classes.MIN_SOURCES} sources"
+    return f"unscored: under {classes.MIN_AUTHORS} authors"
 
 
 def _describe_aims(scores: Sequence[Score]) -> list[str]:
@@ -120,8 +122,9 @@ def _describe_aims(scores: Sequence[Score]) -> list[str]:
     held, wide = f"{classes.MIN_COVERAGE:.0%}", f"{classes.MAX_HIGH_OVER_LOW:g}"
     scored = len(judged) - unscored
     return [
-        f"Aims: median error at most: {medians};",
-        f"ranges hold {held} of the rows and are at most {wide} times wide on average.",
+        f"Aims: median error at most: {medians}; of prefill {classes.PREFILL_AIM:.0%};",
+        f"ranges hold {held} of the rows and are at most {wide} times wide on average (judged from",
+        f"{classes.WIDTH_AUTHORS} authors).",
         f"Met by {met} of {scored} scored classes; {unscored} are unscored.",
         *(_describe_verdict(score) for score in judged),
         *(f"{'no rows':10}{name}, decode" for name in rowless),
@@ -147,8 +150,8 @@ def _format_rival(comparison: Comparison | None) -> list[str]:
         titles = "".join(f"{title:>{width}}" for title, width in heads.items())
         lines += [
             "Errors of both on the rows that it answered. Ours were predicted without the row's",
-            "source; what the rival was made from is not known here.",
-            f"{'class':{_TITLE_WIDTH}}{'rows':>5}{'sources':>9}{titles}",
+            "author; what the rival was made from is not known here.",
+            f"{'class':{_TITLE_WIDTH}}{'rows':>5}{'authors':>9}{titles}",
             *(_format_pair(of, chosen) for of, chosen in _split_pairs(compared)),
         ]
     return lines
@@ -162,7 +165,7 @@ def _format_modes(compared: Sequence[ComparedRow]) -> str:
 
 def _format_pair(of: Class, chosen: Sequence[ComparedRow]) -> str:
     figures = _compare_pair(chosen)
-    start = _start_line(of, len(chosen), classes.count_sources(row.ours.case for row in chosen))
+    start = _start_line(of, len(chosen), classes.count_authors(row.ours.case for row in chosen))
     if figures is None:
         return f"{start}  {_describe_unscored()}"
     widths = {"our_median": 13, "our_mean": 11, "its_median": 13, "its_mean": 11}
@@ -174,8 +177,8 @@ def _split_pairs(compared: Sequence[ComparedRow]) -> list[tuple[Class, list[Comp
 
 
 def _compare_pair(chosen: Sequence[ComparedRow]) -> dict[str, float] | None:
-    """Compute the errors of both over the same rows; None for a class with too few sources."""
-    if classes.count_sources(row.ours.case for row in chosen) < classes.MIN_SOURCES:
+    """Compute the errors of both over the same rows; None for a class with too few authors."""
+    if classes.count_authors(row.ours.case for row in chosen) < classes.MIN_AUTHORS:
         return None
     ours, its = [row.ours.error for row in chosen], [row.error for row in chosen]
     return {
@@ -211,7 +214,7 @@ def _make_entry(p: Prediction) -> dict[str, Any]:
     name, part = classes.classify_case(p.case)
     return {
         "id": p.case.id,
-        "source": p.case.source,
+        "source": p.case.author,
         "class": name,
         "part": part,
         "quantity": p.case.quantity,
@@ -228,5 +231,5 @@ def _format_row(p: Prediction, its: float | None) -> str:
     theirs = "" if its is None else f"; rival {its:.1f}"
     return (
         f"{mark} {p.case.id:6}{p.case.kind:12}{p.case.quantity:8}{p.case.value:9.1f} measured, "
-        f"{p.expected:.1f} expected, {p.low:.1f} to {p.high:.1f}{theirs}  {p.case.source[:50]}"
+        f"{p.expected:.1f} expected, {p.low:.1f} to {p.high:.1f}{theirs}  {p.case.author[:50]}"
     )

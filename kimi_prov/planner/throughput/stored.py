@@ -11,7 +11,7 @@ from typing import Any
 from kimi_prov import documents
 from kimi_prov.catalog.loader import OVERLAY
 from kimi_prov.errors import UserError
-from kimi_prov.planner.throughput.calibrate import FAMILIES, Model
+from kimi_prov.planner.throughput.calibrate import FAMILIES, Kinds, Model
 from kimi_prov.planner.throughput.fit import Fit
 from kimi_prov.planner.throughput.subjects import CATALOGUE
 
@@ -19,6 +19,7 @@ ROWS = CATALOGUE / "speeds.yaml"
 COEFFICIENTS = CATALOGUE / "speed_coefficients.json"
 _DIGITS = 6
 _MAX_BYTES = 1 << 20
+_MAX_AUTHORS, _MAX_SPREAD = 10_000, 5.0
 
 
 def format_models(models: dict[str, Model]) -> str:
@@ -29,6 +30,11 @@ def format_models(models: dict[str, Model]) -> str:
             "values": {key: _round(value) for key, value in model.fit.values.items()},
             "covariance": [[_round(v) for v in row] for row in model.fit.covariance],
             "widths": {key: _round(value) for key, value in model.widths.items()},
+            "kinds": {
+                "spreads": {key: _round(v) for key, v in model.kinds.spreads.items()},
+                "authors": dict(sorted(model.kinds.authors.items())),
+                "widths": {key: _round(v) for key, v in model.kinds.widths.items()},
+            },
         }
     return json.dumps(document, indent=1) + "\n"
 
@@ -91,6 +97,7 @@ def _load_site(file: Path) -> dict[str, Model]:
         sound = all(isinstance(value, float) and value > 0 for value in numbers)
         sound = sound and all(rows == [size] * size for size, rows in sizes)
         sound = sound and all("all" in model.widths for model in models.values())
+        sound = sound and all(_check_kinds(model.kinds) for model in models.values())
     except (AttributeError, KeyError, TypeError):
         known, sound = {}, False
     if not sound or known != {name: set(priors) for name, priors in FAMILIES.items()}:
@@ -100,10 +107,25 @@ def _load_site(file: Path) -> dict[str, Model]:
 
 def _parse_models(document: dict[str, Any]) -> dict[str, Model]:
     return {
-        name: Model(Fit(tuple(part["values"]), part["values"], part["covariance"]), part["widths"])
+        name: Model(
+            Fit(tuple(part["values"]), part["values"], part["covariance"]),
+            part["widths"],
+            Kinds(part["kinds"]["spreads"], part["kinds"]["authors"], part["kinds"]["widths"]),
+        )
         for name, part in document.items()
         if name != "schema"
     }
+
+
+def _check_kinds(kinds: Kinds) -> bool:
+    """Whether counts, spreads and widths are numbers in their bounds."""
+    counts = kinds.authors.values()
+    known = all(isinstance(count, int) and 0 < count < _MAX_AUTHORS for count in counts)
+    widths = kinds.widths.values()
+    known = known and all(isinstance(width, float) and 0 < width < _MAX_SPREAD for width in widths)
+    return known and all(
+        isinstance(spread, float) and 0 <= spread < _MAX_SPREAD for spread in kinds.spreads.values()
+    )
 
 
 def _round(value: float) -> float:

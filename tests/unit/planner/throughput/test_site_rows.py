@@ -49,7 +49,7 @@ def scaled(factor: float) -> dict[str, Model]:
 def test_a_sites_rows_are_scored_beside_ours(site: Path) -> None:
     ours, _ = rows.read_file(stored.ROWS)
     known, _ = rows.read_files(stored.list_row_files())
-    assert [case.source for case in known if case not in ours] == ["our own hall"]
+    assert [case.author for case in known if case not in ours] == ["our own hall"]
 
 
 def test_a_row_that_both_have_counts_once(site: Path) -> None:
