@@ -15,6 +15,7 @@ class CloudMachine(Row):
 
     `cpu` and `gpu` are names of the catalogue, `accelerator` is SkyPilot's name of the GPU.
     `quota_spot` and `quota_on_demand` name the cloud's quotas, `quota` is the amount it takes.
+    `gpu_family` is Google's dimension of the quota that bounds all GPUs of a family, spot or not.
     """
 
     name: str
@@ -31,6 +32,7 @@ class CloudMachine(Row):
     confidence: Confidence
     quota_spot: str | None = None
     quota_on_demand: str | None = None
+    gpu_family: str | None = None
     note: str | None = None
 
     ABOVE_ZERO: ClassVar[tuple[str, ...]] = ("sockets", "cores", "memory_gb", "gpus", "quota")

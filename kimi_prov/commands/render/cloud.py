@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NEXT = {
     CLOUD_INIT: "./check.sh and ./launch.sh there, or user-data by any other way",
-    SKYPILOT: "./launch.sh there",
+    SKYPILOT: "./check.sh and ./launch.sh there",
 }
 
 
@@ -73,8 +73,8 @@ def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
     """Write a task for SkyPilot: a machine that provisions itself, and ends when it is idle.
 
     TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
-    or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
-    3.
+    or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
+    the plan has a blocker: exit 3.
     """
     return render(_make_kind(SKYPILOT), **options)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kimi_prov.contract import clean_text, paths
+from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import folder_writer, templates
@@ -18,6 +19,8 @@ from kimi_prov.render.folder_writer import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from jinja2 import Environment
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.findings import Finding
@@ -48,9 +51,7 @@ def render_cloud_init(
     values["package"] = package
     values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions)
     values["size"] = len(files[0].content)
-    templates_used = ["README.md", "check.sh"]
-    templates_used += ["upload.sh"] if package.object else []
-    templates_used += ["launch.sh"] if values["offers"] else []
+    templates_used = ["README.md", "launch.sh", *(["upload.sh"] if package.object else [])]
     return folder_writer.RenderedFolder(
         CLOUD_INIT,
         name,
@@ -60,6 +61,7 @@ def render_cloud_init(
             *files,
             *([File(package.name, package.content)] if package.content else []),
             File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
+            _render_check(CLOUD_INIT, values, chosen),
             *(_render_template(CLOUD_INIT, path, values) for path in templates_used),
         ],
     )
@@ -140,6 +142,8 @@ def render_skypilot(
     laid = machine.make_files(settings, SKYPILOT, package)
     seeding = skypilot.plan_seeding(plan, settings, catalogue) if values["bucket"] else None
     values["seeding"] = seeding
+    if seeding:
+        values["fill"] = "sky launch seed.sky.yaml -c kimi-seed --detach-run"
     return folder_writer.RenderedFolder(
         SKYPILOT,
         name,
@@ -154,6 +158,7 @@ def render_skypilot(
             ),
             *(File(f"machine{row.path}", row.content, row.mode) for row in laid),
             File("machine/install", _make_install_script(laid, settings), 0o755),
+            _render_check(SKYPILOT, values, chosen),
             *(_render_template(SKYPILOT, path, values) for path in ("README.md", "launch.sh")),
         ],
     )
@@ -250,7 +255,8 @@ def _make_values(
         "model": plan["model"],
         "engine": plan["engine"],
         "bucket": source if is_bucket(source) else None,
-        "quotas": offers.list_quotas(settings, chosen.kinds),
+        "bucket_name": _name_bucket(source, settings),
+        "fill": f"kimi-prov weights seed hf://OWNER/NAME@REVISION {source}",
         "disk_gb": offers.choose_disk_gb(plan),
         "image": settings.cloud_image,
         "image_options": images.make_gcloud_options(settings.cloud_image),
@@ -259,6 +265,14 @@ def _make_values(
         "cheaper_below": ranking.compute_break_even,
         "inputs": ranking.count_inputs(settings),
     }
+
+
+def _name_bucket(source: str, settings: Settings) -> str:
+    """Return the name that the cloud's own program takes; "" for a bucket of somebody else."""
+    named = BUCKET_ADDRESS.fullmatch(source)
+    if named is None or named[1] != {"gcp": "gs", "aws": "s3"}[settings.cloud]:
+        return ""
+    return f"gs://{named[2]}" if settings.cloud == "gcp" else named[2]
 
 
 def _find_hour_usd(settings: Settings, chosen: MachineChoice) -> float | None:
@@ -300,8 +314,24 @@ def _make_plan_file(document: Mapping[str, Any]) -> File:
     return File(folder_writer.PLAN, (clean_text.as_json(document) + "\n").encode())
 
 
+def _render_check(kind: str, values: Mapping[str, Any], chosen: MachineChoice) -> File:
+    """Give check.sh, which looks at what every attempt needs, before anything is paid for."""
+    tried = values["offers"]
+    attempts = [
+        (row, *offers.split_region(row.place), offers.list_quotas(row, chosen.kinds))
+        for row in tried
+    ]
+    own = {**values, "launcher": kind, "attempts": attempts}
+    text = _make_environment().get_template("check.sh.j2").render(own)
+    return File("check.sh", text.encode(), 0o755)
+
+
 def _render_template(kind: str, path: str, values: Mapping[str, Any]) -> File:
+    text = _make_environment().get_template(f"{kind}/{path}.j2").render(values)
+    return File(path, text.encode(), 0o755 if path.endswith(".sh") else 0o644)
+
+
+def _make_environment() -> Environment:
     environment = templates.make_environment(machine.TEMPLATES)
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    text = environment.get_template(f"{kind}/{path}.j2").render(values)
-    return File(path, text.encode(), 0o755 if path.endswith(".sh") else 0o644)
+    return environment

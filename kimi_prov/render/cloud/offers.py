@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.errors import UserError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # Beside the weights: system, engine, caches, and what a download needs meanwhile.
 _BESIDE_GB = 150
+_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
+# Of Google: the gate that stopped reference 004, and the one of the whole project.
+_FAMILY_QUOTA = "GPUS-PER-GPU-FAMILY-per-project-region"
+_PROJECT_QUOTA = "GPUS-ALL-REGIONS-per-project"
 
 
 class Offer(NamedTuple):
@@ -29,11 +34,12 @@ class Offer(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """A quota to check, and to request, before a start."""
+    """A quota that an attempt needs. `region` and `family` are Google's dimensions of it."""
 
     id: str
     value: int
-    fix: str
+    region: str = ""
+    family: str = ""
 
 
 def choose_disk_gb(plan: MachinePlan) -> int:
@@ -69,27 +75,22 @@ def list_offers(
     ]
 
 
-def list_quotas(settings: Settings, kinds: Sequence[CloudMachine]) -> list[Quota]:
-    """Return the quotas of the first kind, and how each is asked for."""
-    return [
-        Quota(name, kind.quota, _describe_request(settings.cloud, name, kind.quota))
-        for kind in kinds[:1]
-        for name in (
-            kind.quota_spot if settings.cloud_terms != "on-demand" else None,
-            kind.quota_on_demand if settings.cloud_terms != "spot" else None,
-        )
-        if name is not None
-    ]
+def list_quotas(offer: Offer, kinds: Sequence[CloudMachine]) -> list[Quota]:
+    """Return the quotas of one attempt, all of which it needs; none without a region."""
+    kind = next(row for row in kinds if row.name == offer.machine)
+    region = split_region(offer.place)[0]
+    if not region:
+        return []
+    named = kind.quota_spot if offer.spot else kind.quota_on_demand
+    rows = [Quota(named, kind.quota, region)] if named else []
+    if kind.gpu_family:
+        rows.append(Quota(_FAMILY_QUOTA, kind.quota, region, kind.gpu_family))
+    if kind.cloud == "gcp":
+        rows.append(Quota(_PROJECT_QUOTA, kind.quota))
+    return rows
 
 
-def _describe_request(cloud: str, name: str, value: int) -> str:
-    if cloud == "gcp":
-        return (
-            f"gcloud beta quotas preferences create --preferred-value={value} --quota-id={name} "
-            "--service=compute.googleapis.com --project=PROJECT --dimensions=region=REGION "
-            "--email=YOU"
-        )
-    return (
-        "aws service-quotas request-service-quota-increase --service-code ec2 "
-        f"--quota-code {name} --desired-value {value}"
-    )
+def split_region(text: str) -> tuple[str, str]:
+    """Return region and zone of a place; "" for what it does not name."""
+    zone = _ZONE.fullmatch(text)
+    return ((zone[1] or zone[2]), text) if zone else (text, "")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.addresses import HUB_ADDRESS
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.render.cloud import machine
+from kimi_prov.render.cloud import machine, offers
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 IDLE_MINUTES = 5
 MOUNTED = "/tmp/kimi-machine"  # noqa: S108  (SkyPilot's user writes)
 MOUNTS = {MOUNTED: "./machine"}
-_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
 _CPUS, _MEMORY_GB = 8, 16
 # The bytes go from the hub into the bucket, not onto the disk.
 _DISK_GB = 100
@@ -109,6 +107,4 @@ def make_seed_task(seeding: Seeding, settings: Settings) -> dict[str, Any]:
 
 def format_infra(cloud: str, place: str) -> str:
     """Return a region or zone in SkyPilot's form: the region, then the zone."""
-    zone = _ZONE.fullmatch(place)
-    region = (zone[1] or zone[2]) if zone else place
-    return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])
+    return "/".join(part for part in (cloud, *offers.split_region(place)) if part)

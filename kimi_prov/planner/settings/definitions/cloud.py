@@ -23,7 +23,7 @@ VARIABLES: tuple[Variable, ...] = (
         [],
         "[us-central1, europe-west4]",
         "Regions to try, in their order; on gcp zones for `render cloud-init`. Empty: SkyPilot "
-        "chooses, and `render cloud-init` writes no launch.sh.",
+        "chooses, and the launch.sh of `render cloud-init` asks for one.",
     ),
     define(
         _CLOUD,

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 cluster=${1:-kimi}
+./check.sh
 known() { sky status --refresh --output json "$cluster" 2>/dev/null | grep -qF "\"name\": \"$cluster\""; }
 ours=yes
 ! known || ours=
@@ -32,7 +33,8 @@ for try in 1 2 3; do
     exit 0
   fi
   if ! known; then
-    echo "no machine is to be had: see what SkyPilot said above for each kind and place" >&2
+    echo "no machine is to be had: what SkyPilot said above tells it for each kind and place" >&2
+    echo "  fix: add places to kimi_cloud_regions or kinds to kimi_cloud_machines, and render again; or ask again later" >&2
     exit 1
   fi
   [ "$try" = 3 ] || {
