@@ -75,6 +75,11 @@ class EngineChoice:
         return [self.lock, *([plugin.lock_name] if plugin else [])]
 
     @property
+    def layout_reason(self) -> str:
+        """Why the weights lie over the GPUs as they do; empty where there was nothing to choose."""
+        return self.on_gpus.because if self.on_gpus and not self.hybrid else ""
+
+    @property
     def hybrid(self) -> bool:
         """Whether experts stay in host memory while the rest is on GPUs."""
         return self.engine.name == "ktransformers" and self.engine.variant == "cuda"
@@ -300,10 +305,12 @@ class InstanceSlot:
 class AllOnGpus:
     """vLLM with all weights on the GPUs: its version, settings with its flags, and its memory.
 
-    `replaced`: findings about flags that it does not accept.
+    `replaced`: findings about flags that it does not accept. `because`: why this layout was chosen
+    among others; empty where there was nothing to choose.
     """
 
     engine: Engine
     settings: Settings
     replaced: tuple[Finding, ...]
     budget: Budget
+    because: str = ""

@@ -318,7 +318,9 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
         "conversion": conversion.make_document(layout.converted, choice, model, flags),
         "instances": shared.instances,
         "memory": budgets.make_document(budget, host, tmpfs.size_bytes),
-        "parallel": budgets.make_parallel_document(budget, flags, settings.hosts_per_model),
+        "parallel": budgets.make_parallel_document(
+            *(budget, flags, settings.hosts_per_model), choice.layout_reason
+        ),
         "hybrid": hybrid.make_document(choice, budget, place),
         "experts": expert_backend.make_document(choice.experts, place, choice.dense),
         "speculative": speculative.make_section(draft),

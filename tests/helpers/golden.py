@@ -91,7 +91,8 @@ def essence(plan: dict[str, Any]) -> dict[str, Any]:
     return {
         "engine": engine,
         "model": {k: plan["model"][k] for k in ("name", "weights_format", "kv_dtype", "context")},
-        "parallel": plan["parallel"],
+        # Its reason has speeds, which move with each measured row.
+        "parallel": {k: value for k, value in plan["parallel"].items() if k != "reason"},
         "speculative": plan["speculative"],
         "gpu_nodes": plan["instances"][0]["gpu_nodes"],
         "memory": memory,

@@ -30,6 +30,7 @@ SHARED_SETTINGS = (
     "model",
     "context",
     "concurrency",
+    "optimise",
     "served_names",
     "weights_source",
     "weights_format",

@@ -88,14 +88,14 @@ def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan
 
 
 def make_parallel_document(
-    budget: Budget, flags: Mapping[str, Any], hosts: int = 1
+    budget: Budget, flags: Mapping[str, Any], hosts: int, because: str
 ) -> ParallelPlan:
     """Make the plan's `parallel`: the ranks of each kind of parallelism, over all `hosts` together.
 
-    Without GPUs each host of a group is one rank of tensor parallelism.
+    Without GPUs each host of a group is one rank of tensor parallelism. `because`: why this layout.
     """
     gpu = budget.gpu
-    return {
+    section: ParallelPlan = {
         "hosts": hosts,
         "tensor": gpu.ranks if gpu else hosts,
         "expert": bool(gpu and flags.get(VLLM.expert_parallel)),
@@ -103,3 +103,6 @@ def make_parallel_document(
         "pipeline": gpu.pipeline if gpu else 1,
         "data": gpu.data if gpu else 1,
     }
+    if because:
+        section["reason"] = because
+    return section

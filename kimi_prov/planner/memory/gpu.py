@@ -5,7 +5,7 @@ Decides: the memory budget (of vLLM on GPUs).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.models import Architecture
+    from kimi_prov.catalog.models import Architecture, Draft, Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -126,25 +126,62 @@ def has_room(budget: Budget) -> bool:
 
 
 def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
-    """Share out the GPUs' memory for vLLM.
+    """Share out the GPUs' memory by the simplest layout that holds the context."""
+    return select_able(list_budgets(host, settings, catalogue, work), settings, work.model)[0]
 
-    Tries the usual profile with a 16-bit cache, then the tight one, then an 8-bit cache, until
-    the context that is set fits.
+
+def list_budgets(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+) -> list[Budget]:
+    """List how the GPUs' memory may be shared out: by each layout, cache format and profile.
+
+    The simplest is first: a 16-bit cache before an 8-bit one, the usual profile before the tight
+    one, as many requests at once as are asked for before fewer, which leave room for the cache.
     """
-    dtypes = _list_cache_dtypes(host, settings, work)
-    requested = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
-    enough = min(requested, work.model.context)
-    tried: list[Budget] = []
-    for layout in layouts.list_layouts(host, settings, catalogue, work):
-        # vLLM's context parallelism refuses an 8-bit cache.
-        plain = [dtype for dtype in dtypes if dtype == "bf16"]
-        for dtype in plain or dtypes if layout.context > 1 else dtypes:
-            for profile in list_profiles(work.engine):
-                budget = _try_budget(host, settings, catalogue, work, layout, profile, dtype)
-                if budget.kv_tokens_one >= enough:
-                    return budget
-                tried.append(budget)
-    return max(tried, key=lambda budget: budget.kv_tokens_one)
+    draft = speculative.find_draft(settings, catalogue, work.engine)
+    shape = work.model.architecture
+    named = VLLM.decode_context_parallel in settings.engine_args
+    budgets = []
+    for dtype in _list_cache_dtypes(host, settings, work):
+        for layout in layouts.list_layouts(host, settings, catalogue, work):
+            # vLLM 0.19.1 refuses to share an 8-bit cache; later versions were not tried.
+            if layout.context > 1 and dtype == "fp8" and not named:
+                continue
+            tries: list[Profile | None] = list(list_profiles(work.engine))
+            for profile in tries:
+                if profile is not None:
+                    budget = _try_budget(host, settings, draft, work, layout, profile, dtype)
+                    budgets.append(budget)
+                    tries.append(_limit_requests(profile, budget, settings, shape))
+    return budgets
+
+
+def _limit_requests(
+    profile: Profile, budget: Budget, settings: Settings, shape: Architecture
+) -> Profile | None:
+    """Return the profile with fewer requests at once, None where the cache holds half of them.
+
+    The sampler takes memory for each of them, which the cache then lacks.
+    """
+    most = budget.gpu.sequences if budget.gpu else 1
+    room = budget.kv_tokens_one // min(budget.context, settings.request_tokens)
+    hopeless = budget.kv_bytes < -most * shape.vocab * _SAMPLER_BYTES
+    if hopeless or most <= max(1, 2 * room) or VLLM.requests in settings.engine_args:
+        return None
+    return replace(profile, sequences=1 << (most - 1).bit_length() - 1)
+
+
+def select_able(budgets: list[Budget], settings: Settings, model: Model) -> list[Budget]:
+    """Select the budgets that hold the context: of one cache format, the first that any has.
+
+    A context that the planner chooses is at least a short one. Where no layout holds enough, it is
+    the one that holds most.
+    """
+    tokens = _SHORT_CONTEXT if settings.auto("context") else int(settings.context)
+    able = [row for row in budgets if row.kv_tokens_one >= min(tokens, model.context)]
+    if able:
+        return [budget for budget in able if budget.kv_dtype == able[0].kv_dtype]
+    return [max(budgets, key=lambda budget: budget.kv_tokens_one)]
 
 
 def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
@@ -185,7 +222,7 @@ def _list_host_parts(
 def _try_budget(
     host: Host,
     settings: Settings,
-    catalogue: Catalogue,
+    draft: Draft | None,
     work: Workload,
     layout: layouts.Layout,
     profile: Profile,
@@ -200,7 +237,6 @@ def _try_budget(
     sequences = requested or _choose_max_sequences(even, settings, layout, profile, batched)
     # Where one engine has more than its even share, the others have less.
     running = requested or min(even, sequences)
-    draft = speculative.find_draft(settings, catalogue, engine)
     overhead = _count_overhead(settings, work, layout, batched, sequences)
     overhead += speculative.count_working_bytes(draft)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)

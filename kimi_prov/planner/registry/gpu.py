@@ -176,7 +176,7 @@ DEFINITIONS = (
     ),
     Definition(
         "parallel.context",
-        title="Context parallelism was chosen: one rank alone would not hold the context asked for",
+        title="GPUs share the cache of each conversation: it holds more, and a token takes longer",
         severities=("info",),
         source="vLLM: decode-context-parallel-size shares out the cache; K2-Thinking was "
         "served so on 8x H200",
@@ -194,12 +194,12 @@ DEFINITIONS = (
         "parallel.instances",
         title="The machine runs several instances: each holds the model on GPUs of its own",
         severities=("info",),
-        source="decoding is latency-bound: ranks beyond one NVSwitch domain make a token no faster",
+        source="decoding is latency-bound: more ranks make a token hardly faster",
         remedy="setting",
     ),
     Definition(
         "parallel.pipeline",
-        title="Stages of layers were chosen: tensor parallelism alone would not use enough GPUs",
+        title="Stages of layers were chosen: they use more GPUs, or leave more room for the cache",
         severities=("info",),
         source="tensor parallelism takes powers of two; stages take any number, one after the "
         "other",

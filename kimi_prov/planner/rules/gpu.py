@@ -179,7 +179,15 @@ def _check_divisible(context: PlanContext) -> Iterator[RuleResult]:
                 fix="remove tensor-parallel-size from kimi_engine_args",
             )
     gpu = context.budget.gpu
-    if gpu and gpu.gpus > context.gpu_count:
+    engines = context.budget.instances
+    if gpu and engines > 1 and gpu.gpus * engines > context.gpu_count:
+        yield RuleResult(
+            observed=f"kimi_instances: {engines}, {gpu.gpus} GPU(s) for each, "
+            f"{context.gpu_count} GPU(s)",
+            required="GPUs for every instance",
+            fix="set kimi_instances to auto, or to fewer",
+        )
+    elif gpu and gpu.gpus > context.gpu_count:
         parallel = {"tensor": ranks, "pipeline": gpu.pipeline, "data": gpu.data}
         named = {name: size for name, size in parallel.items() if size > 1 or name == "tensor"}
         yield RuleResult(
@@ -227,8 +235,9 @@ def _check_context_parallel(context: PlanContext) -> Iterator[RuleResult]:
         yield RuleResult(
             observed=f"{context.budget.kv_tokens_one // gpu.decode_context} tokens on one rank",
             required=f"{context.budget.context} tokens; {gpu.decode_context} ranks hold "
-            f"{context.budget.kv_tokens_one}",
-            fix="ask for a shorter kimi_context where every token's time counts",
+            f"{context.budget.kv_tokens_one}; few speeds of such layouts are known",
+            fix="set decode-context-parallel-size to 1 in kimi_engine_args if one request's speed "
+            "counts more than the context and many requests",
         )
 
 
@@ -252,7 +261,7 @@ def _check_instances(context: PlanContext) -> Iterator[RuleResult]:
             observed=f"{len(context.host.gpu_bytes)} GPUs, {gpu.gpus} hold the model",
             required=f"{many} instances of tensor-parallel-size {gpu.ranks}; the proxy shares "
             "requests out",
-            fix="set tensor-parallel-size in kimi_engine_args for one instance",
+            fix="set kimi_instances to 1 for one engine on all GPUs",
         )
 
 

@@ -17,6 +17,7 @@ from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import SHOW_HOST_CPU, Findings
 from kimi_prov.planner.memory import gpu, layouts
+from kimi_prov.planner.selection import search
 from kimi_prov.planner.selection import weights_format as formats
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def _plan_all_on_gpus(
     work = Workload(engine, model, weights_format)
     findings = Findings()
     own = _migrate_flags(host, settings, catalogue, work, findings)
-    budget = gpu.make_budget(host, own, catalogue, work)
-    return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
+    budget, because = search.choose_budget(host, own, catalogue, work)
+    return AllOnGpus(work.engine, own, tuple(findings.rows()), budget, because)
 
 
 def _choose_preferred(

@@ -70,6 +70,7 @@ class Settings:
     model: str
     context: int | Literal["auto"]
     concurrency: int
+    optimise: Literal["latency", "throughput", "balanced"]
     served_names: list[str]
     weights_source: str | None
     weights_manifest: str | None

@@ -29,6 +29,9 @@ _START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
 _START_OTHER_S = 20.0
 # Assumed for a disk without a figure: an NVMe drive or a good network volume.
 DISK_GB_S = 2.0
+# How far a step may be off where ranks share a cache: of one request, 8x H100, whether what was
+# measured is all the step's or all the layers' (physics._SHARED_CACHE_US).
+_SHARED_CACHE_OFF = 1.6
 _LOAD_SPREAD, _UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
 
@@ -153,6 +156,8 @@ def _estimate_range(
     )
     prediction = choose_model(case, stored.load_models()).predict(case)
     more = hosts.estimate_spread(machine.gpus, serving, quantity)
+    if serving.cache_ranks > 1 and quantity == "decode":
+        more = math.hypot(more, math.log(_SHARED_CACHE_OFF))
     return hosts.widen_range(Range(prediction.low, prediction.expected, prediction.high), more)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Basis = Literal["latency-bound", "bandwidth-bound", "kernel-bound"]
@@ -178,18 +178,19 @@ class Serving:
 
     `input_tokens` and `output_tokens` are those of a typical request, not the largest one allowed.
     `tensor_parallel` None means all GPUs. `data_parallel` copies of attention share the experts.
-    `stages` of layers follow one another. `experts_whole`: a GPU has whole experts, not slices of
-    all. `gpu_experts` (hybrid) counts the experts of each layer that are on GPUs. `cpu_threads`
-    None means all cores. `concurrency` is the number of requests that users send at once;
+    `stages` of layers follow one another. `cache_ranks` share the cache of each conversation
+    (decode context parallelism). `experts_whole`: a GPU has whole experts, not slices of all.
+    `gpu_experts` (hybrid) counts the experts of each layer that are on GPUs. `cpu_threads` None
+    means all cores. `concurrency` is the number of requests that users send at once;
     `kv_tokens_max` and `requests_max` limit how many of them run. `weights_in_memory`: the files
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: a prompt
-    of so many tokens or more is computed layer by layer on the GPU (ktransformers), `stream_chunk`
-    tokens at a time; None: never. `old_build`: an engine of 2025, whose kernels were tuned only for
-    DeepSeek's models. llama.cpp and ik_llama.cpp compute a prompt in passes of `micro_batch`
-    tokens; `repacked`: their weights are in memory in the order of the CPU's kernels;
-    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `without_graphs`:
-    the processor starts each kernel of the GPUs separately. `hosts` serve one model together over
-    `link`; ranks, copies and stages count over all of them.
+    of so many tokens or more is computed layer by layer on the GPU (ktransformers); None: never.
+    `stream_chunk`: the most tokens of prompts in one pass. `old_build`: an engine of 2025, whose
+    kernels were tuned only for DeepSeek's models. llama.cpp and ik_llama.cpp compute a prompt in
+    passes of `micro_batch` tokens; `repacked`: their weights are in memory in the order of the
+    CPU's kernels; `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
+    `without_graphs`: the processor starts each kernel of the GPUs separately. `hosts` serve one
+    model together over `link`; ranks, copies and stages count over all of them.
     """
 
     engine: EngineFamily
@@ -200,6 +201,7 @@ class Serving:
     tensor_parallel: int | None = None
     data_parallel: int = 1
     stages: int = 1
+    cache_ranks: int = 1
     experts_whole: bool = False
     kv_dtype_bytes: float = 2
     kv_tokens_max: float | None = None
@@ -220,6 +222,7 @@ class Serving:
     def __post_init__(self) -> None:
         _check_positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
         _check_positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages", "hosts")
+        _check_positive(self, "cache_ranks", "stream_chunk")
 
     @property
     def running(self) -> float:
@@ -230,6 +233,11 @@ class Serving:
         if self.requests_max is not None:
             most.append(self.requests_max)
         return max(1.0, min(most))
+
+    @property
+    def alone(self) -> Serving:
+        """The same with one request."""
+        return replace(self, concurrency=1)
 
     @property
     def others(self) -> float:

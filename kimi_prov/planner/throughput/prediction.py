@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
-    from kimi_prov.planner.throughput.inputs import ModelShape, Part, Range
+    from kimi_prov.planner.throughput.inputs import EngineFamily, ModelShape, Part, Range
     from kimi_prov.planner.throughput.plugin import Layout
 
 _GB = 1e9
@@ -75,7 +75,7 @@ def make_document(
         return make_empty_document(concurrency, f"not estimated: {assumed}")
     serving = _make_serving(settings, model, choice, budget, placement, in_memory=in_memory)
     if settings.hosts_per_model > 1:
-        serving, unknown = _add_hosts(host, settings, serving)
+        serving, unknown = add_hosts(host, settings, serving)
         assumed = "; ".join(filter(None, (assumed, unknown))) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
@@ -83,20 +83,18 @@ def make_document(
     speak = _make_estimator(make_shape(model.name, model.architecture), machine, layout)
     readings = anchor.read_readings(host.facts)
     held = anchor.anchor_estimator(speak, readings, budget.instances)
-    estimate_all, alone = held(serving), held(replace(serving, concurrency=1))
+    estimate_all, alone = held(serving), held(serving.alone)
     basis = [estimate_all.basis, *_list_qualifications(machine, serving, layout)]
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
+    running = count_running(settings, serving, budget.instances)
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
-    running = int(serving.running) * budget.instances
     plan: ThroughputPlan = {
         "concurrency": concurrency,
-        "running": min(concurrency, running),
+        "running": running,
         "decode_tok_s": _round_range(estimate_all.decode_tok_s),
         "single_tok_s": _round_range(alone.decode_tok_s),
-        "aggregate_tok_s": _round_range(
-            scale_range(estimate_all.aggregate_tok_s, budget.instances)
-        ),
+        "aggregate_tok_s": _round_range(scale_range(estimate_all.decode_tok_s, running)),
         "prefill_tok_s": _round_range(estimate_all.prefill_tok_s),
         "ttft_s": _round_range(estimate_all.ttft_s),
         "single_ttft_s": _round_range(estimate_all.single_ttft_s),
@@ -176,6 +174,49 @@ def find_alternative(host: Host, model: Model) -> tuple[str, str] | None:
     return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
 
 
+def make_serving(  # noqa: PLR0913  (all that an estimate needs of a plan)
+    settings: Settings,
+    model: Model,
+    budget: Budget,
+    weights: str,
+    *,
+    engine: EngineFamily = "vllm",
+    method: str | None = None,
+    threads: int | None = None,
+    in_memory: bool = False,
+) -> Serving:
+    """Make the load of one instance, of `weights` by their format's name for the estimator.
+
+    `method` and `threads` are kt-kernel's; `in_memory`: a RAM disk holds the files at the start.
+    """
+    from kimi_prov.planner.throughput import Serving, find_weight_format  # noqa: PLC0415
+
+    gpu = budget.gpu
+    prompt, answer = _choose_lengths(settings, budget.context)
+    return Serving(
+        engine=engine,
+        weights=find_weight_format(weights),
+        concurrency=-(-settings.concurrency // budget.instances),
+        input_tokens=prompt,
+        output_tokens=answer,
+        tensor_parallel=gpu.ranks if gpu else None,
+        data_parallel=gpu.data if gpu else 1,
+        stages=gpu.pipeline if gpu else 1,
+        cache_ranks=gpu.decode_context if gpu else 1,
+        experts_whole=gpu is not None and gpu.expert_parallel,
+        kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
+        kv_tokens_max=budget.kv_tokens,
+        requests_max=_count_held_requests(settings, budget, prompt + answer),
+        # In the estimator, a hybrid always has experts in memory.
+        gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
+        cpu_threads=threads,
+        weights_in_memory=in_memory,
+        stream_prefill_from=sglang.choose_gpu_prefill_threshold(method),
+        stream_chunk=gpu.batched_tokens if gpu else 1,
+        without_graphs=find_graphs_off_flag(settings.engine_args) is not None,
+    )
+
+
 def _make_serving(
     settings: Settings,
     model: Model,
@@ -185,32 +226,19 @@ def _make_serving(
     *,
     in_memory: bool,
 ) -> Serving:
-    from kimi_prov.planner.throughput import Serving, find_weight_format  # noqa: PLC0415
-
-    gpu = budget.gpu
-    prompt, answer = _choose_lengths(settings, budget.context)
     method = (choice.engine.methods or {}).get(choice.weights_format)
-    return Serving(
+    return make_serving(
+        *(settings, model, budget, _name_format(choice, method)),
         engine="ktransformers" if choice.hybrid else "vllm",
-        weights=find_weight_format(_name_format(choice, method)),
-        concurrency=-(-settings.concurrency // budget.instances),
-        input_tokens=prompt,
-        output_tokens=answer,
-        tensor_parallel=gpu.ranks if gpu else None,
-        data_parallel=gpu.data if gpu else 1,
-        stages=gpu.pipeline if gpu else 1,
-        experts_whole=gpu is not None and gpu.expert_parallel,
-        kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
-        kv_tokens_max=budget.kv_tokens,
-        requests_max=_count_held_requests(settings, budget, prompt + answer),
-        # In the estimator, a hybrid always has experts in memory.
-        gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
-        cpu_threads=placement.pool_threads or None,
-        weights_in_memory=in_memory,
-        stream_prefill_from=sglang.choose_gpu_prefill_threshold(method),
-        stream_chunk=gpu.batched_tokens if gpu else 1,
-        without_graphs=find_graphs_off_flag(settings.engine_args) is not None,
+        method=method,
+        threads=placement.pool_threads or None,
+        in_memory=in_memory,
     )
+
+
+def count_running(settings: Settings, serving: Serving, instances: int) -> int:
+    """Count the requests that run on all instances; one may have fewer than its share."""
+    return min(settings.concurrency, int(serving.running) * instances)
 
 
 def _count_held_requests(settings: Settings, budget: Budget, tokens: int) -> int:
@@ -225,7 +253,7 @@ def _count_held_requests(settings: Settings, budget: Budget, tokens: int) -> int
     return max(1, held if limit is None else min(limit, held))
 
 
-def _add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
+def add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
     """Add the hosts that serve together and their link; also return what was assumed about it."""
     from kimi_prov.planner.throughput import links  # noqa: PLC0415
 

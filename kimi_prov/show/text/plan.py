@@ -167,7 +167,9 @@ def _describe_parallel(found: ParallelPlan, instances: int) -> str | None:
     ]
     ways += ["experts whole on a GPU each"] if found["expert"] else []
     ways += [f"{instances} instances"] if instances > 1 else []
-    return ", ".join(ways) or None
+    if not ways:
+        return None
+    return "; ".join([", ".join(ways), *([found["reason"]] if "reason" in found else [])])
 
 
 def _describe_speed(found: ThroughputPlan) -> str:

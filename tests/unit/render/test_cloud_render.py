@@ -395,7 +395,7 @@ def test_a_cold_start_is_as_long_as_reference_004_saw(
 def test_a_kind_that_does_not_hold_the_weights_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = {row.kind.name for row in kinds(tmp_path, monkeypatch, None, kimi_context=131072)}
+    served = {row.kind.name for row in kinds(tmp_path, monkeypatch, None, kimi_context=262144)}
     assert served == {"a3-ultragpu-8g"}
     # A price on other terms says nothing of these.
     terms = kinds(tmp_path, monkeypatch, None, kimi_cloud_terms="on-demand")

@@ -75,6 +75,8 @@ class ParallelPlan(TypedDict):
     decode_context: Positive
     pipeline: Positive
     data: Positive
+    reason: NotRequired[str]
+    """Why this layout was chosen among others, with the next best; absent where there is one."""
 
 
 class ExpertsPlan(TypedDict):

@@ -30,6 +30,18 @@ VARIABLES: tuple[Variable, ...] = (
     define(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
     define(
         _MODEL,
+        "optimise",
+        "choice",
+        "balanced",
+        "throughput",
+        "By which speed the layout on GPUs is chosen. latency: that of one request alone; "
+        "throughput: that of all kimi_concurrency requests together; balanced: both, so that as "
+        "many per cent of one count as much as of the other. With kimi_context: auto the context "
+        "is what this layout's cache holds, at least 32768 tokens if any layout holds so many.",
+        choices=("latency", "throughput", "balanced"),
+    ),
+    define(
+        _MODEL,
         "served_names",
         "texts",
         [],
@@ -195,9 +207,9 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         "auto",
         "2",
-        "Engines on a machine without GPU, each bound to a NUMA node of its own, behind one port. "
-        "auto: one a node if every node holds a whole engine and there are enough requests for "
-        "all, else one.",
+        "Engines side by side behind one port: each on GPUs of its own, or without GPU bound to a "
+        "NUMA node of its own. auto: on GPUs as kimi_optimise chooses; else one a node if every "
+        "node holds a whole engine and there are enough requests for all, or one.",
         auto=True,
     ),
     define(

@@ -207,6 +207,7 @@ def test_gpus_have_tensor_parallelism_inside_and_stages_across() -> None:
     """TP8 PP2 over 2x 8 H100: the layout that served K2.5 in INT4 with vLLM 0.18.0."""
     head, rank = two(gpu_facts(8, 81559), **HUGE)
     assert blocked_by(head) == set()
+    assert head["parallel"].pop("reason")
     assert head["parallel"] == {
         "hosts": 2,
         "tensor": 8,

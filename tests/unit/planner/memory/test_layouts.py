@@ -27,8 +27,9 @@ def test_context_parallelism_holds_a_context_that_one_rank_does_not() -> None:
     assert argument(document, "--decode-context-parallel-size") == "8"
     assert document["model"]["kv_dtype"] == "bf16"
     assert found(document, "parallel.context")
-    short = plan(gpu_facts(8, 81559), **HUGE)
-    assert short["parallel"]["decode_context"] == 1
+    one_rank = {"tensor-parallel-size": 8}
+    short = plan(gpu_facts(8, 81559), engine_args=one_rank, context=65536, **HUGE)
+    assert "context.memory" in blocked_by(short)
 
 
 def test_stages_of_layers_use_six_cards() -> None:

@@ -1,0 +1,130 @@
+"""Chooses the layout on GPUs by search: every one that the engine takes is estimated and ranked.
+
+Decides: tensor, pipeline, data and context parallelism (the best of all layouts).
+Applied by: roles/serve.
+Held by: tests/unit/planner/selection/test_search.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.memory import gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Budget, Workload
+    from kimi_prov.planner.settings.parsing import Settings
+
+# A smaller gain than this may come from the rounding of the estimate: the simpler layout is taken.
+_MIN_GAIN = 1.01
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with its context, cache and requests at once; speeds in tokens a second.
+
+    `one` is a request alone, `one_with_wait` with the time to its first token, `all` together;
+    they are 0 where none is estimated.
+    `margin`: by this factor its speeds have to be better than those of a well-known layout.
+    """
+
+    budget: Budget
+    one: float
+    one_with_wait: float
+    all: float
+    margin: float
+
+    @property
+    def layout(self) -> tuple[int, int, int, int, int]:
+        """Ranks, stages, copies of attention, ranks that share a cache, and engines."""
+        found = self.budget.gpu
+        if found is None:
+            return (1, 1, 1, 1, self.budget.instances)
+        ways = (found.ranks, found.pipeline, found.data, found.decode_context)
+        return (*ways, self.budget.instances)
+
+    def rate(self, optimise: str) -> tuple[float, float]:
+        """Rate it by what is optimised, and where that is equal by the other speed."""
+        one, both = self.one_with_wait, (self.one_with_wait * self.all) ** 0.5
+        rates = {"latency": (one, self.all), "throughput": (self.all, one)}
+        first, second = rates.get(optimise, (both, both))
+        return first / self.margin, second / self.margin
+
+
+def choose_budget(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+) -> tuple[Budget, str]:
+    """Choose the best layout for what is asked, and say why.
+
+    Where no speed is estimated it is the simplest one, without a reason.
+    """
+    candidates = list_candidates(host, settings, catalogue, work)
+    best = choose_best(candidates, settings.optimise)
+    return best.budget, _describe_choice(best, candidates, settings.optimise) if best.all else ""
+
+
+def list_candidates(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+) -> list[Candidate]:
+    """List the layouts that hold what is asked, with their speeds, the simplest first.
+
+    Where none holds it, it is the one that holds most. Speeds are 0 where none are estimated.
+    """
+    budgets = gpu.list_budgets(host, settings, catalogue, work)
+    able = gpu.select_able(budgets, settings, work.model)
+    estimate = None
+    if not work.model.is_synthetic and able[0].kv_tokens > 0:
+        # This import takes a quarter of a second, which plans of lab models do not need.
+        from kimi_prov.planner.throughput import expected  # noqa: PLC0415
+
+        estimate = expected.make_estimator(host, settings, work)
+    return [Candidate(row, *(estimate(row) if estimate else (0.0, 0.0, 0.0, 1.0))) for row in able]
+
+
+def choose_best(candidates: Sequence[Candidate], optimise: str) -> Candidate:
+    """Choose the candidate that rates highest, or the first before it that is as good."""
+    rates = [candidate.rate(optimise) for candidate in candidates]
+    first = max(rate for rate, _ in rates) / _MIN_GAIN
+    second = max(other for rate, other in rates if rate >= first) / _MIN_GAIN
+    return next(
+        candidate
+        for candidate, (rate, other) in zip(candidates, rates, strict=True)
+        if rate >= first and other >= second
+    )
+
+
+def find_runner_up(
+    best: Candidate, candidates: Sequence[Candidate], optimise: str
+) -> Candidate | None:
+    """Find the best candidate of another layout; None where there is one layout alone."""
+    others = [candidate for candidate in candidates if candidate.layout != best.layout]
+    return max(others, key=lambda other: other.rate(optimise)) if others else None
+
+
+def _describe_choice(best: Candidate, candidates: Sequence[Candidate], optimise: str) -> str:
+    other = find_runner_up(best, candidates, optimise)
+    said = f"{_describe_candidate(best)}: best of {len(candidates)} by {optimise}"
+    if other is None:
+        return said
+    lost = 1 - other.rate(optimise)[0] / best.rate(optimise)[0]
+    said += f"; next is {_describe_candidate(other)}, {max(0.0, lost):.0%} less"
+    if other.margin > best.margin:
+        said += ", counted down because few speeds of such layouts are known"
+    return said
+
+
+def _describe_candidate(candidate: Candidate) -> str:
+    tensor, stages, copies, shared, engines = candidate.layout
+    ways = [f"{engines} engines" if engines > 1 else "", f"{tensor} GPUs a layer"]
+    ways += [f"{stages} stages" if stages > 1 else ""]
+    ways += [f"{copies} copies of attention" if copies > 1 else ""]
+    ways += [f"a cache shared by {shared}" if shared > 1 else ""]
+    return (
+        f"{', '.join(way for way in ways if way)} ({candidate.one:.3g} tokens/s alone, "
+        f"{candidate.all:.3g} together)"
+    )
