@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab import nvidia_smi
+from kimi_prov.lab import model_shapes, nvidia_smi
 from kimi_prov.lab.shell import make_tool_environment
 from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabFile, LabHost
-    from kimi_prov.lab.model_shapes import Experts
+    from kimi_prov.lab.model_shapes import Experts, Shape
     from kimi_prov.lab.shell import Say
     from kimi_prov.lab.state import HostState
 
 _MODEL = "model:"
 # The synthetic models of the lab: the format of their experts, and their shape.
-_MADE: dict[str, tuple[Experts, str]] = {
-    "kimi-k2-lab": ("bf16", "TINY"),
-    "kimi-k2-lab-int4": ("int4", "TINY"),
-    "kimi-k2-lab-thirds": ("bf16", "THIRDS"),
-    "kimi-k2-cut": ("int4", "CUT"),
-    "kimi-k2.5-cut": ("int4", "CUT_SEEING"),
+_MADE: dict[str, tuple[Experts, Shape]] = {
+    "kimi-k2-lab": ("bf16", model_shapes.TINY),
+    "kimi-k2-lab-int4": ("int4", model_shapes.TINY),
+    "kimi-k2-lab-thirds": ("bf16", model_shapes.THIRDS),
+    "kimi-k2-cut": ("int4", model_shapes.CUT),
+    "kimi-k2.5-cut": ("int4", model_shapes.CUT_SEEING),
 }
 
 
@@ -65,16 +65,17 @@ def _resolve_source(lab: Lab, host: LabHost, file: LabFile) -> Path:
 
 def build_model(name: str) -> Path:
     """Return the folder of a synthetic model; it is made again when its code has changed."""
-    from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
+    from kimi_prov.lab import model, model_config, model_tensors, tokenizer  # noqa: PLC0415 - seldom needed
 
     experts, shape = _MADE[name]
-    code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
+    modules = (model, model_config, model_shapes, model_tensors, tokenizer)
+    code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
     cache = find_cache_home() / "models"
     made = cache / f"{name}-{hashlib.sha256(code).hexdigest()[:12]}"
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".new-") as fresh:
-            model.make_model(Path(fresh) / name, experts, getattr(model, shape))
+            model.make_model(Path(fresh) / name, experts, shape)
             if not made.is_dir():
                 (Path(fresh) / name).rename(made)
     return made

@@ -69,10 +69,20 @@ MODELS = ("kimi-k2-cut", "kimi-k2.5-cut")
 SERVES = {"tower": "kimi-k2.5-cut"}
 # These make their own.
 MAKES = ("full",)
-# Of the engine's packages, what the machine's own Python has: it is written as wheels again.
-FROM_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)$")
+SERVED = "0.33.0"
+# NVIDIA's libraries of the same CUDA, which the machine has for a torch of its own: they are
+# written as wheels again.
+OF_MACHINE = (
+    *("cuda-toolkit", "nvidia-cublas", "nvidia-cuda-cupti", "nvidia-cuda-nvrtc"),
+    *("nvidia-cuda-runtime", "nvidia-cufft", "nvidia-cufile", "nvidia-curand"),
+    *("nvidia-cusolver", "nvidia-cusparse", "nvidia-cusparselt-cu13", "nvidia-nvjitlink"),
+    *("nvidia-nvshmem-cu13", "nvidia-nvtx"),
+)
 # Of the kinds whose wheels are not as released: the lock that stands for the product's.
-LOCKS = {"served": "vllm-cuda-0.25.1-cp312.txt", "hybrid": "ktransformers-cuda-0.7.2-cp311.txt"}
+LOCKS = {
+    "served": f"vllm-cuda-{SERVED}-cp312.txt",
+    "hybrid": "ktransformers-cuda-0.7.2-cp311.txt",
+}
 # What an owner set so that programs leave NVLink's multicast alone holds for the host's as well.
 MULTICAST = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 # The driver, where it has a folder of its own.
@@ -285,7 +295,7 @@ def settings(kind: str) -> dict[str, str]:
         "kimi_pip_index_url": f"{at}/simple-{packed_as(kind)}/",
         # PyTorch's builds for CPUs lie beside the others.
         "kimi_torch_index_url": f"{at}/simple-{packed_as(kind)}/",
-        **({"kimi_engine_version": "0.25.1"} if packed_as(kind) == "served" else {}),
+        **({"kimi_engine_version": SERVED} if packed_as(kind) == "served" else {}),
     }
 
 
@@ -345,7 +355,7 @@ def keep(kind: str, report: Path, out: Path) -> None:
 
 
 def rewheel() -> None:
-    """Write the machine's own torch, and NVIDIA's libraries for it, as wheels again."""
+    """Write NVIDIA's libraries of the machine's own Python as wheels again."""
     into = INDEX / "wheels-machine"
     into.mkdir(parents=True, exist_ok=True)
     found = {
@@ -353,7 +363,7 @@ def rewheel() -> None:
         for one in importlib.metadata.distributions()
         if one.metadata["Name"]
     }
-    mine = [one for name, one in found.items() if FROM_MACHINE.match(name)]
+    mine = [one for name, one in found.items() if name in OF_MACHINE]
     with ThreadPoolExecutor() as pool:
         for line in pool.map(lambda one: write_wheel(one, into), mine):
             say(line)

@@ -58,23 +58,24 @@ _HOST_PACKAGES = (
 )
 # What `apply` installs beside an engine, by whatever engine.
 _BESIDE = ("uv.txt", "py-spy.txt")
-SERVED = "vllm-cuda-0.25.1"
-# What vLLM loads for other cards or other models alone, with what only these need: 2 GB.
+# What vLLM loads for other cards or other models alone, with what only these need, and the
+# compiler of kernels that are made at run time.
 _LEFT_OUT = (
-    "cuda-python cuda-tile fastsafetensors flashinfer-cubin flashinfer-python "
-    "humming-kernels nvidia-cudnn-frontend nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base "
-    "nvidia-cutlass-dsl-libs-cu13 pynvvideocodec quack-kernels tilelang tokenspeed-mla "
-    "tokenspeed-triton torch-c-dlpack-ext torchcodec z3-solver"
+    "cuda-python cuda-tile flashinfer-cubin humming-kernels nccl-extensions nvidia-cuda-cccl "
+    "nvidia-cuda-crt nvidia-cuda-nvcc nvidia-cudnn-frontend nvidia-cutlass-dsl "
+    "nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-core nvidia-cutlass-dsl-libs-cu12 "
+    "nvidia-cutlass-dsl-libs-cu13 nvidia-nvvm pynvvideocodec quack-kernels tilelang "
+    "tokenspeed-mla tokenspeed-triton torchcodec z3-solver"
 )
-HYBRID = "ktransformers-cuda-0.7.2-cp311.txt"
-# Of its wheels, those that are mostly machine code of other cards.
+# Wheels that are mostly machine code of other cards.
 _STRIPPED = (
-    "torch nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-cufft-cu12 nvidia-curand-cu12 "
+    "torch triton vllm nvidia-cudnn-cu13 nvidia-nccl-cu13 "
+    "nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-cufft-cu12 nvidia-curand-cu12 "
     "nvidia-cusolver-cu12 nvidia-cusparse-cu12 nvidia-cusparselt-cu12 nvidia-nccl-cu12 "
     "nvidia-nvshmem-cu12"
 )
-# Kernels of convolutions, which no text goes through, and what is linked by hand.
-_STRIPPED_WITHOUT = r"libcudnn_(?!graph)\w+\.so|\.a$|libnvshmem_device"
+# Kernels of convolutions, which no text goes through, tools for Blackwell, what is linked by hand.
+_STRIPPED_WITHOUT = r"libcudnn_(?!graph)\w+\.so|\.a$|libnvshmem_device|-blackwell"
 # Kernels for Blackwell.
 _HYBRID_LEFT_OUT = ("flashinfer-cubin",)
 _HOPPER = 90
@@ -203,23 +204,38 @@ class Pack:
         _run("tar", "-C", wheels, "-cf", into, ".")
 
     def served(self, into: Path) -> None:
-        """The wheels of vLLM for CUDA that the machine has not: torch and NVIDIA's it writes."""
-        wheels = self.build / "wheels-served"
-        locks = [LOCKS / name for name in (f"{SERVED}-cp312.txt", *_BESIDE)]
-        pins = {pin.name for lock in locks for pin in lock_files.read_pins(lock.read_text())}
-        without = {
-            name for name in pins if name in _LEFT_OUT.split() or carried.FROM_MACHINE.match(name)
-        }
-        self.wheels(locks, wheels, "3.12", 41, without)
-        _run("tar", "-C", wheels, "-cf", into, ".")
+        """The wheels of vLLM for CUDA, but for NVIDIA's libraries that the machine has."""
+        locks = [LOCKS / name for name in (carried.LOCKS["served"], *_BESIDE)]
+        without = {*_LEFT_OUT.split(), *carried.OF_MACHINE}
+        self.stripped("served", locks, "3.12", 41, without, into)
 
     def hybrid(self, into: Path) -> None:
-        """The wheels of KTransformers, with the GPU code of Hopper alone where there is much."""
-        released, wheels = self.build / "wheels-hybrid-released", self.build / "wheels-hybrid"
-        locks = [LOCKS / name for name in (HYBRID, *_BESIDE)]
-        self.wheels(locks, released, "3.11", 36, _HYBRID_LEFT_OUT)
+        """The wheels of KTransformers."""
+        locks = [LOCKS / name for name in (carried.LOCKS["hybrid"], *_BESIDE)]
+        self.stripped("hybrid", locks, "3.11", 36, _HYBRID_LEFT_OUT, into)
+
+    def stripped(
+        self,
+        kind: str,
+        locks: list[Path],
+        python: str,
+        glibc: int,
+        without: Collection[str],
+        into: Path,
+    ) -> None:
+        """Wheels with the GPU code of Hopper alone, where there is much of others."""
+        released, wheels = (self.build / f"wheels-{kind}{part}" for part in ("-released", ""))
+        self.wheels(locks, released, python, glibc, without)
         wheels.mkdir(exist_ok=True)
-        for wheel in sorted(released.glob("*.whl")):
+        pinned = [
+            Path(wheel)
+            for lock in locks
+            for wheel in lock_files.list_pinned_wheels(lock, str(released))
+        ]
+        # What an older lock left would travel beside the other version.
+        for wheel in set(wheels.glob("*.whl")) - {wheels / wheel.name for wheel in pinned}:
+            wheel.unlink()
+        for wheel in pinned:
             to = wheels / wheel.name
             if to.exists():
                 continue
