@@ -95,7 +95,7 @@ def _make_kind(name: str) -> Kind:
         catalogue: Catalogue,
     ) -> Sequence[Finding]:
         rows = findings.select_findings(
-            plan, settings, ranking.choose_machines(settings, catalogue).kinds, name
+            plan, settings, ranking.choose_machines(settings, catalogue, name).kinds, name
         )
         if name == CLOUD_INIT:
             chosen = choose_package(settings, plan["weights"]["source"], catalogue)
@@ -111,7 +111,7 @@ def _make_kind(name: str) -> Kind:
         _facts: Facts,
         catalogue: Catalogue,
     ) -> folder_writer.RenderedFolder:
-        machines = ranking.choose_machines(settings, catalogue)
+        machines = ranking.choose_machines(settings, catalogue, name)
         chosen = choose_package(settings, plan["weights"]["source"], catalogue)
         if name == CLOUD_INIT:
             return folders.render_cloud_init(target, plan, rows, settings, machines, chosen)

@@ -177,7 +177,9 @@ def _make_task(
             for row in tried
         ],
         "disk_size": offers.choose_disk_gb(plan),
-        "disk_tier": "best",
+        # The weights go onto the machine's own disks. "best" would be a disk with the least
+        # throughput on 8x H100 of Google, and one that costs by its operations at AWS.
+        "disk_tier": "high",
         # The job ends when the model is idle: the time counts from then on.
         "autostop": {"idle_minutes": skypilot.IDLE_MINUTES, "down": True, "wait_for": "jobs"},
     }

@@ -31,6 +31,12 @@ VENV = "/opt/kimi-prov"
 INSTALL = "/usr/local/sbin/kimi-install"
 STATE = "/var/lib/kimi-up"
 UP = "/usr/local/sbin/kimi-up"
+_DISKS = "/usr/local/sbin/kimi-disks"
+# Links that the clouds' images make to disks of the machine itself.
+_LOCAL_DISKS = {
+    "gcp": "/dev/disk/by-id/google-local-nvme-ssd-*",
+    "aws": "/dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage_*",
+}
 _UNITS = "/etc/systemd/system"
 _HOSTS = {"kimi": {"hosts": {"localhost": {"ansible_connection": "local"}}}}
 # What ends the machine comes first: it is armed before anything else of ours is there.
@@ -41,6 +47,7 @@ _PLACES = {
     "kimi-failed.timer": (f"{_UNITS}/kimi-failed.timer", 0o644),
     "kimi-up": (UP, 0o755),
     "kimi-install": (INSTALL, 0o755),
+    "kimi-disks": (_DISKS, 0o755),
     "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
     "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),
     "kimi-preemption.service": (f"{_UNITS}/kimi-preemption.service", 0o644),
@@ -82,6 +89,9 @@ def make_files(settings: Settings, launcher: str, package: Package) -> list[File
         "release": f"/usr/bin/python3 -I {paths.ZIPAPP} {release}",
         "release_words": release,
         "failed_minutes": FAILED_MINUTES,
+        "disks": _DISKS,
+        "local_disks": _LOCAL_DISKS[settings.cloud],
+        "models": paths.MODELS,
         "release_script": variables.RELEASE,
         "launcher": launcher,
         "spot": settings.cloud_terms != "on-demand",

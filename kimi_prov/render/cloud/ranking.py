@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import find_refusals, make_plan
 from kimi_prov.render.cloud import offers, variables
@@ -31,6 +32,8 @@ _BUCKET_BYTES_S = 1.2 * (1 << 30)
 _DRIVER_S = 120.0
 # Packages of the engine, its proxy and kimi-prov itself, from an index that is near.
 _INSTALL_S = 180.0
+# A network disk of Google's SSD kind, by its documentation: MB/s, and more for each GB.
+_DISK_MB_S, _DISK_MB_S_PER_GB = 240 * 1.048576, 0.48 * 0.9765625
 # A plan for each kind wants a disk; the weights and what lies beside them fit on it.
 _DISK_GB = 2000
 
@@ -48,6 +51,7 @@ class RankedMachine:
     tok_s: float
     download_s: float
     load_s: float
+    driver_s: float
     usd_hour: float | None = None
     spot: bool | None = None
     source: str | None = None
@@ -62,7 +66,7 @@ class RankedMachine:
     @property
     def cold_start_s(self) -> float:
         """Seconds from an empty machine to an answer, without the time to get a machine."""
-        return _DRIVER_S + _INSTALL_S + self.download_s + self.load_s
+        return self.driver_s + _INSTALL_S + self.download_s + self.load_s
 
     @property
     def usd_cold_start(self) -> float | None:
@@ -78,9 +82,9 @@ class MachineChoice:
     ranked: Sequence[RankedMachine]
 
 
-def choose_machines(settings: Settings, catalogue: Catalogue) -> MachineChoice:
+def choose_machines(settings: Settings, catalogue: Catalogue, launcher: str) -> MachineChoice:
     """Return the site's kinds, else those that serve. Raises UserError for an unknown one."""
-    rows = rank_machines(settings, catalogue)
+    rows = rank_machines(settings, catalogue, launcher)
     named = offers.list_machines(settings, catalogue)
     return MachineChoice(named or [row.kind for row in rows], rows)
 
@@ -98,10 +102,17 @@ def compute_break_even(row: RankedMachine, first: RankedMachine) -> float | None
     return first.usd_hour * row.tok_s / first.tok_s
 
 
-def rank_machines(settings: Settings, catalogue: Catalogue) -> list[RankedMachine]:
-    """Return the kinds of the site's cloud that serve the model; those with a price come first."""
+def rank_machines(
+    settings: Settings, catalogue: Catalogue, launcher: str = CLOUD_INIT
+) -> list[RankedMachine]:
+    """Return the kinds of the site's cloud that serve the model; those with a price come first.
+
+    SkyPilot's own images have a driver of the branch that the plan asks for.
+    """
+    ready = launcher == SKYPILOT and settings.cloud_image is None
+    driver_s = 0.0 if ready else _DRIVER_S
     rows = [
-        _rank_machine(kind, settings, catalogue)
+        _rank_machine(kind, settings, catalogue, driver_s)
         for kind in catalogue.clouds
         if kind.cloud == settings.cloud
     ]
@@ -112,7 +123,7 @@ def rank_machines(settings: Settings, catalogue: Catalogue) -> list[RankedMachin
 
 
 def _rank_machine(
-    kind: CloudMachine, settings: Settings, catalogue: Catalogue
+    kind: CloudMachine, settings: Settings, catalogue: Catalogue, driver_s: float
 ) -> RankedMachine | None:
     facts = spec.make_facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
     plan = make_plan(facts, variables.adjust_settings(settings), catalogue)
@@ -124,12 +135,22 @@ def _rank_machine(
         kind,
         plan["model"]["context"],
         speed,
-        plan["weights"]["bytes"] / _BUCKET_BYTES_S,
+        _estimate_download(kind, plan),
         _read_load_time(plan),
+        driver_s,
         price.usd if price else None,
         price.spot if price else None,
         price.source if price else None,
     )
+
+
+def _estimate_download(kind: CloudMachine, plan: MachinePlan) -> float:
+    """Return the seconds of the download: as fast as the bucket, and as the disk that it fills."""
+    disk_mb_s = float(kind.local_write_mb_s or 0)
+    if not kind.local_disks:
+        disk_mb_s = _DISK_MB_S + _DISK_MB_S_PER_GB * offers.choose_disk_gb(plan)
+    rate = min(_BUCKET_BYTES_S, disk_mb_s * 1e6 or _BUCKET_BYTES_S)
+    return float(plan["weights"]["bytes"]) / rate
 
 
 def _read_load_time(plan: MachinePlan) -> float:

@@ -560,6 +560,100 @@ def test_whichever_step_of_setup_breaks_the_machine_ends(tmp_path: Path) -> None
             assert (status != 0, done[-1]) == (True, "shutdown -P +15"), step
 
 
+class Disks:
+    """The rendered kimi-disks below a folder: what it calls of LVM is written down, not done."""
+
+    # A link for each disk of the machine itself, and the network disk that it was booted from.
+    def __init__(self, top: Path, cloud: str, links: Mapping[str, str]) -> None:
+        self.top = top
+        assert render("skypilot", top / "out", VARIABLES[cloud]) == 0
+        by_id = top / "by-id"
+        by_id.mkdir()
+        for link, disk in links.items():
+            (by_id / link).symlink_to(top / disk)
+            (top / disk).touch()
+        text = (top / "out/machine/usr/local/sbin/kimi-disks").read_text()
+        for path, there in {
+            "/dev/disk/by-id": by_id,
+            "/dev/kimi": top / "kimi",
+            "/srv/kimi/models": top / "models",
+            "/etc/fstab": top / "fstab",
+        }.items():
+            text = text.replace(path, str(there))
+        (top / "script").write_text(text)
+        (top / "fstab").write_text("UUID=1 / ext4 defaults 0 1\n")
+        stand_in(top / "bin", "mountpoint", '[ -e "$TOP/mounted" ]')
+        # A disk with a partition has a line more, and "used" has a file system.
+        stand_in(top / "bin", "lsblk", '[[ "$3" != *parted ]] || echo part; echo disk')
+        stand_in(top / "bin", "wipefs", '[[ "$2" != *used ]] || echo ext4')
+        stand_in(top / "bin", "vgs", '[ -e "$TOP/vg" ] && { grep -c . "$TOP/vg"; }')
+        stand_in(top / "bin", "blkid", 'cat "$1"')
+        stand_in(top / "bin", "apt-get", ":")
+        stand_in(
+            top / "bin",
+            "vgcreate",
+            'shift 2; printf "%s\\n" "$@" >"$TOP/vg"; [ ! -e "$TOP/breaks" ] || exit 1',
+        )
+        stand_in(
+            top / "bin",
+            "lvcreate",
+            'echo "$*" >>"$TOP/lv"; mkdir -p "$TOP/kimi"; : >"$TOP/kimi/weights"',
+        )
+        stand_in(top / "bin", "mkfs.ext4", 'echo ext4 >"$TOP/kimi/weights"')
+        stand_in(top / "bin", "mount", 'echo "$1" >"$TOP/mounted"')
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{self.top}/bin:/usr/bin:/bin", "TOP": str(self.top)}
+        words = ["bash", str(self.top / "script")]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    def read(self, name: str) -> list[str]:
+        path = self.top / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+GOOGLE_DISK, AWS_DISK = "google-local-nvme-ssd-%s", "nvme-Amazon_EC2_NVMe_Instance_Storage_%s"
+
+
+@pytest.mark.parametrize(("cloud", "link"), [("gcp", GOOGLE_DISK), ("aws", AWS_DISK)])
+def test_the_weights_get_a_stripe_of_the_machines_own_disks(
+    cloud: str, link: str, tmp_path: Path
+) -> None:
+    """Each disk once, whatever links it has; none that has something on it, and no other disk."""
+    links = {link % n: f"nvme{n}" for n in range(4)}
+    links |= {link % "0-again": "nvme0", link % 8: "nvme8parted", link % 9: "nvme9used"}
+    disks = Disks(tmp_path, cloud, {**links, "google-persistent-disk-0": "boot", "nvme-EBS": "ebs"})
+    done = disks.run()
+    assert done.returncode == 0, done.stderr
+    assert disks.read("vg") == [str(tmp_path / f"nvme{n}") for n in range(4)]
+    (made,) = disks.read("lv")
+    assert "--stripes 4 " in made
+    assert disks.read("mounted") == [str(tmp_path / "models")]
+    # Again, and after a boot, nothing changes.
+    fstab = disks.read("fstab")
+    assert len(fstab) == 2
+    (tmp_path / "mounted").unlink()
+    assert disks.run().returncode == 0
+    assert (disks.read("lv"), disks.read("fstab")) == ([made], fstab)
+
+
+def test_without_disks_of_its_own_the_weights_go_onto_the_systems(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, "gcp", {"google-persistent-disk-0": "boot"})
+    done = disks.run()
+    assert done.returncode == 0, done.stderr
+    assert "the weights go onto the system's disk" in done.stdout
+    assert not disks.read("vg")
+
+
+def test_a_stripe_that_broke_half_way_is_gone_on_with(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, "gcp", {GOOGLE_DISK % n: f"nvme{n}" for n in range(2)})
+    (tmp_path / "breaks").touch()
+    assert disks.run().returncode != 0
+    (tmp_path / "breaks").unlink()
+    assert disks.run().returncode == 0
+    assert disks.read("mounted")
+
+
 @pytest.mark.parametrize("cloud", VARIABLES)
 def test_the_way_out_needs_nothing_that_is_installed_later(cloud: str, tmp_path: Path) -> None:
     """Only the wheel is there: the cloud is asked by what is in it, and power goes off anyway."""
