@@ -125,6 +125,10 @@ def _parse_choice(value: object, occurrence: Occurrence, _base: Path | None) -> 
     allowed = occurrence.variable.choices + (("auto",) if occurrence.variable.auto else ())
     if isinstance(value, str) and value in allowed:
         return str(value)
+    for refused, reason, fix in occurrence.variable.refused:
+        if str(value).lower() == refused:
+            at = occurrence.where or f"host {occurrence.host}"
+            raise UserError(f"{at}: {occurrence.variable.name}: {refused}: {reason}", fix=fix)
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise occurrence.refuse(value, f"one of {', '.join(allowed)}{hint}")

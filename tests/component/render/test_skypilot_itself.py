@@ -18,6 +18,7 @@ import pytest
 
 from kimi_prov import cli
 from kimi_prov.catalog import loader
+from kimi_prov.planner.settings.definitions import VARIABLES as VARIABLES_OF_ALL
 from kimi_prov.render.cloud import images
 from kimi_prov.show.exit_handling import run_guarded
 
@@ -205,3 +206,41 @@ def test_it_names_images_as_we_take_them(sky: Path, tmp_path: Path) -> None:
     assert len(names) >= 3
     assert all(images.is_image_name("gcp", re.sub("[<>]", "", name)) for name in names)
     assert not images.is_image_name("gcp", "projects/debian-cloud/global/images/family/debian-12")
+
+
+OTHERS = """
+import json, pathlib
+import sky
+from sky import clouds
+from sky.utils import registry
+
+def lacks(name):
+    cloud = getattr(clouds, name)()
+    rows = cloud._unsupported_features_for_resources(sky.Resources(cloud=cloud))
+    return [row.value for row in rows]
+
+top = pathlib.Path(sky.__file__).parent
+print(json.dumps({
+    "lambda": lacks("Lambda"),
+    "runpod": (top / "clouds/runpod.py").read_text(),
+    "vast": (top / "clouds/vast.py").read_text(),
+    "kubernetes": (top / "templates/kubernetes-ray.yml.j2").read_text(),
+    "azure": (top / "provision/azure/instance.py").read_text(),
+    "known": sorted(str(row).lower() for row in registry.CLOUD_REGISTRY.values()),
+}))
+"""
+
+
+@pytest.mark.slow
+def test_the_clouds_that_are_refused_are_as_we_say(sky: Path, tmp_path: Path) -> None:
+    told = json.loads(ask(sky, tmp_path / "home", "-c", OTHERS, cwd=tmp_path).splitlines()[-1])
+    cloud = next(row for row in VARIABLES_OF_ALL if row.name == "kimi_cloud")
+    refused = {name for name, _reason, _fix in cloud.refused}
+    # CoreWeave is a Kubernetes to SkyPilot.
+    assert refused - {"coreweave"} <= set(told["known"])
+    # An image is a container's; a machine is a pod.
+    assert all("docker_image" in told[name] for name in ("runpod", "vast"))
+    assert "kind: Pod" in told["kubernetes"]
+    # Lambda has no machine that is off, and one of Azure that is off goes on costing.
+    assert "stop" in told["lambda"]
+    assert "Stopped (Allocated), which still bills" in told["azure"]

@@ -6,6 +6,34 @@ from kimi_prov.planner.settings.definitions.variable import Variable, define
 
 _CLOUD = "On a cloud's machine"
 
+# What SkyPilot also starts, and why nothing is rendered for it. Held against SkyPilot's own code by
+# tests/component/render/test_skypilot_itself.py.
+_CONTAINER = "SkyPilot gives a container there, without systemd: nothing can be provisioned in it"
+# Of OCI it is recalled, for machines with GPUs.
+_STAYS_PAID = (
+    "a machine there is paid for until somebody deletes it: switching itself off, which is all "
+    "that it can do when its setup fails, does not end that"
+)
+_POD_FIX = "use its Kubernetes: kimi-prov render kubernetes SHEET --image IMAGE"
+_OWN_FIX = (
+    "start a machine with Ubuntu 22.04 or 24.04 yourself, provision it with  kimi-prov apply "
+    "INVENTORY, and delete it yourself"
+)
+_NOT_RENDERED = (
+    ("runpod", _CONTAINER, "use gcp or aws, or a machine of your own"),
+    ("vast", _CONTAINER, "use gcp or aws, or a machine of your own"),
+    ("coreweave", _CONTAINER, _POD_FIX),
+    ("kubernetes", _CONTAINER, _POD_FIX),
+    ("lambda", _STAYS_PAID, _OWN_FIX),
+    ("azure", _STAYS_PAID, _OWN_FIX),
+    ("oci", _STAYS_PAID, _OWN_FIX),
+    (
+        "nebius",
+        "no kind of machine of it is in the catalogue, and nothing there was tried",
+        _OWN_FIX,
+    ),
+)
+
 VARIABLES: tuple[Variable, ...] = (
     define(
         _CLOUD,
@@ -15,6 +43,7 @@ VARIABLES: tuple[Variable, ...] = (
         "aws",
         "The cloud of `render cloud-init` and `render skypilot`.",
         choices=("gcp", "aws"),
+        refused=_NOT_RENDERED,
     ),
     define(
         _CLOUD,

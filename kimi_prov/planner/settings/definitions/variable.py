@@ -53,7 +53,8 @@ class Variable:
     """One variable. `auto`: the word auto is allowed too, and means that the planner chooses.
 
     `most`: the largest number that a count may have. `hides`: what no log and no document may
-    show; the masker reads it here.
+    show; the masker reads it here. `refused`: values that people try, with the reason against them
+    and what to do instead.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Variable:
     choices: tuple[str, ...] = ()
     most: int = 100_000_000
     hides: Hidden | None = None
+    refused: tuple[tuple[str, str, str], ...] = ()
 
 
 def define(  # noqa: PLR0913  (a row of the table)
@@ -80,9 +82,11 @@ def define(  # noqa: PLR0913  (a row of the table)
     choices: tuple[str, ...] = (),
     most: int = Variable.most,
     hides: Hidden | None = None,
+    refused: tuple[tuple[str, str, str], ...] = (),
 ) -> Variable:
     """Return a row of the table; `name` is without its prefix."""
-    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most, hides)
+    row = (kind, default, text, example, group, auto, choices, most, hides, refused)
+    return Variable(f"kimi_{name}", *row)
 
 
 # As arguments: a bare true or false says nothing.
