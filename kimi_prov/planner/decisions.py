@@ -306,7 +306,8 @@ class AllOnGpus:
     """vLLM with all weights on the GPUs: its version, settings with its flags, and its memory.
 
     `replaced`: findings about flags that it does not accept. `because`: why this layout was chosen
-    among others; empty where there was nothing to choose.
+    among others; empty where there was nothing to choose. `instead`: the layout that would be
+    chosen if another one did not serve already.
     """
 
     engine: Engine
@@ -314,3 +315,4 @@ class AllOnGpus:
     replaced: tuple[Finding, ...]
     budget: Budget
     because: str = ""
+    instead: str = ""

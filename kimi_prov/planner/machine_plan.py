@@ -21,6 +21,7 @@ from kimi_prov.planner.hosts import groups, site
 from kimi_prov.planner.memory import budgets, checks, hybrid, placement
 from kimi_prov.planner.rules.context import PlanContext
 from kimi_prov.planner.selection import command, engine
+from kimi_prov.planner.selection import served as kept
 from kimi_prov.planner.service import (
     certificates,
     lifecycle,
@@ -162,7 +163,10 @@ def plan_machine(
     host = groups.limit_to_smallest(
         read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue), group
     )
-    subject = _Subject(host, settings, catalogue, catalogue.model(settings.model), group)
+    model = catalogue.model(settings.model)
+    first = group.head.host.facts if group else facts
+    settings = replace(settings, served=kept.find_served(first, settings, model))
+    subject = _Subject(host, settings, catalogue, model, group)
     subject, software = _choose_software(subject, findings)
     layout = _choose_layout(subject, software, findings)
     access = _choose_access(subject, software, layout, findings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.state_files import KEPT
 from kimi_prov.contract.unit_comparison import parse_form
-from kimi_prov.on_host.probe import accounts
+from kimi_prov.on_host.probe import accounts, served
 from kimi_prov.on_host.system import boot, environments, kept_state, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.files import count_disk_bytes
@@ -118,6 +118,7 @@ def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -
         "units": {
             name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
+        "served": served.read_served(_read_record(machine, paths.PLAN)),
         "serving": _describe_serving(machine, states),
     }
 

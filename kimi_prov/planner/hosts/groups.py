@@ -31,6 +31,7 @@ SHARED_SETTINGS = (
     "context",
     "concurrency",
     "optimise",
+    "choose_anew",
     "served_names",
     "weights_source",
     "weights_format",

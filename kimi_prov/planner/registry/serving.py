@@ -56,6 +56,14 @@ DEFINITIONS = (
         moves=True,
     ),
     Definition(
+        "serve.kept",
+        title="The machine keeps what it serves by: a new one would be planned otherwise",
+        severities=("info",),
+        source="a machine that serves is not changed unasked",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
         "serve.restart",
         title="The engine of instance {index} restarts: {reasons}",
         severities=("info",),

@@ -17,7 +17,7 @@ from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import SHOW_HOST_CPU, Findings
 from kimi_prov.planner.memory import gpu, layouts
-from kimi_prov.planner.selection import search
+from kimi_prov.planner.selection import search, served
 from kimi_prov.planner.selection import weights_format as formats
 
 if TYPE_CHECKING:
@@ -89,6 +89,10 @@ def choose_engine(
     _check_age(engine, model, findings)
     _check_gpu_code(host, engine, weights_format, catalogue, findings)
     _check_machine(host, engine, findings)
+    usual = _choose_row(
+        host, name, replace(settings, served=None), catalogue, (model, weights_format)
+    )
+    _report_kept(engine, usual, on_gpus if name == "vllm" else None, findings)
     lock = engine.lock_name(python.version)
     if backend is not None:
         reason = f"{reason}; {expert_backend.describe_backend(backend)}"
@@ -110,6 +114,26 @@ def choose_engine(
     )
     mark = compute_env_digest(catalogue, choice.locks, build.sha256 if build else None)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
+
+
+def _report_kept(
+    engine: Engine, usual: Engine, on_gpus: AllOnGpus | None, findings: Findings
+) -> None:
+    """Report what a new machine would get and this one does not, because it serves already."""
+    stays, instead = [], []
+    if engine.version != usual.version:
+        stays.append(f"{engine.name} {engine.version}")
+        instead.append(f"{usual.name} {usual.version}")
+    if on_gpus is not None and on_gpus.instead:
+        stays.append(on_gpus.because)
+        instead.append(on_gpus.instead)
+    if stays:
+        findings.add(
+            "serve.kept",
+            observed="; ".join(stays),
+            required=f"on a new machine: {'; '.join(instead)}",
+            fix="set kimi_choose_anew to true and apply; the model is away while it restarts",
+        )
 
 
 def compute_env_digest(catalogue: Catalogue, locks: Sequence[str], brought: str | None) -> str:
@@ -160,8 +184,8 @@ def _plan_all_on_gpus(
     work = Workload(engine, model, weights_format)
     findings = Findings()
     own = _migrate_flags(host, settings, catalogue, work, findings)
-    budget, because = search.choose_budget(host, own, catalogue, work)
-    return AllOnGpus(work.engine, own, tuple(findings.rows()), budget, because)
+    choice = search.choose_budget(host, own, catalogue, work)
+    return AllOnGpus(work.engine, own, tuple(findings.rows()), *choice)
 
 
 def _choose_preferred(
@@ -284,7 +308,7 @@ def _choose_row(
 ) -> Engine:
     """Return the requested version, or the default if the catalogue does not have it."""
     rows = _list_rows(host, name, catalogue)
-    row = next((e for e in rows if e.version == settings.engine_version), None)
+    row = served.find_version(rows, settings)
     row = row or _choose_default(
         _filter_able(rows, host, workload[1]), rows[0], workload[0], catalogue
     )

@@ -8,12 +8,13 @@ Held by: tests/unit/planner/selection/test_search.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.planner.memory import gpu
+from kimi_prov.planner.selection import served
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
@@ -28,8 +29,7 @@ _MIN_GAIN = 1.01
 class Candidate:
     """A layout with its context, cache and requests at once; speeds in tokens a second.
 
-    `one` is a request alone, `one_with_wait` with the time to its first token, `all` together;
-    they are 0 where none is estimated.
+    `one` is a request alone, `one_with_wait` with the time to its first token, `all` together.
     `margin`: by this factor its speeds have to be better than those of a well-known layout.
     """
 
@@ -48,6 +48,11 @@ class Candidate:
         ways = (found.ranks, found.pipeline, found.data, found.decode_context)
         return (*ways, self.budget.instances)
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Its layout, and the format of its cache."""
+        return (*self.layout, self.budget.kv_dtype)
+
     def rate(self, optimise: str) -> tuple[float, float]:
         """Rate it by what is optimised, and where that is equal by the other speed."""
         one, both = self.one_with_wait, (self.one_with_wait * self.all) ** 0.5
@@ -56,16 +61,38 @@ class Candidate:
         return first / self.margin, second / self.margin
 
 
-def choose_budget(
-    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
-) -> tuple[Budget, str]:
-    """Choose the best layout for what is asked, and say why.
+class Choice(NamedTuple):
+    """The chosen budget and why; `instead`: what would be chosen if nothing served yet."""
+
+    budget: Budget
+    because: str = ""
+    instead: str = ""
+
+
+def choose_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Choice:
+    """Choose the best layout for what is asked, or the one that serves, and say why.
 
     Where no speed is estimated it is the simplest one, without a reason.
     """
-    candidates = list_candidates(host, settings, catalogue, work)
-    best = choose_best(candidates, settings.optimise)
-    return best.budget, _describe_choice(best, candidates, settings.optimise) if best.all else ""
+    budgets = gpu.list_budgets(host, settings, catalogue, work)
+    able = gpu.select_able(budgets, settings, work.model)
+    estimate = _make_estimator(host, settings, work) if able[0].kv_tokens > 0 else None
+    kept = served.select_kept(budgets, settings)
+    if estimate is None:
+        return Choice((kept or able)[0])
+    candidates = [Candidate(budget, *estimate(budget)) for budget in able]
+    best, optimise = choose_best(candidates, settings.optimise), settings.optimise
+    chosen = best
+    if kept:
+        chosen = choose_best([Candidate(row, *estimate(row)) for row in kept], optimise)
+    if chosen.kind == best.kind:
+        return Choice(chosen.budget, _describe_choice(chosen, candidates, optimise))
+    gain = best.rate(optimise)[0] / chosen.rate(optimise)[0] - 1
+    return Choice(
+        chosen.budget,
+        f"{_describe_candidate(chosen)}: it serves, and stays",
+        f"{_describe_candidate(best)}: {gain:+.0%} by {optimise}",
+    )
 
 
 def list_candidates(
@@ -73,17 +100,24 @@ def list_candidates(
 ) -> list[Candidate]:
     """List the layouts that hold what is asked, with their speeds, the simplest first.
 
-    Where none holds it, it is the one that holds most. Speeds are 0 where none are estimated.
+    Where none holds it, it is the one that holds most. There are none where no speed is estimated.
     """
     budgets = gpu.list_budgets(host, settings, catalogue, work)
     able = gpu.select_able(budgets, settings, work.model)
-    estimate = None
-    if not work.model.is_synthetic and able[0].kv_tokens > 0:
-        # This import takes a quarter of a second, which plans of lab models do not need.
-        from kimi_prov.planner.throughput import expected  # noqa: PLC0415
+    estimate = _make_estimator(host, settings, work)
+    return [Candidate(row, *estimate(row)) for row in able] if estimate else []
 
-        estimate = expected.make_estimator(host, settings, work)
-    return [Candidate(row, *(estimate(row) if estimate else (0.0, 0.0, 0.0, 1.0))) for row in able]
+
+def _make_estimator(
+    host: Host, settings: Settings, work: Workload
+) -> Callable[[Budget], tuple[float, float, float, float]] | None:
+    """Make the estimator of layouts' speeds; None where there are no speeds."""
+    if work.model.is_synthetic:
+        return None
+    # This import takes a quarter of a second, which plans of lab models do not need.
+    from kimi_prov.planner.throughput import expected  # noqa: PLC0415
+
+    return expected.make_estimator(host, settings, work)
 
 
 def choose_best(candidates: Sequence[Candidate], optimise: str) -> Candidate:

@@ -15,6 +15,7 @@ from kimi_prov import documents
 from kimi_prov.contract.addresses import (
     is_sent_in_clear,
 )
+from kimi_prov.contract.documents.facts.kimi import ServedFacts  # noqa: TC001  (read at run time)
 from kimi_prov.contract.documents.plan.weights import WeightsFile, WeightsManifest
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
@@ -62,7 +63,8 @@ class Settings:
     """The checked variables of one host: a field for each variable of `definitions`.
 
     Paths are absolute, on the control machine. None and "auto" leave the choice to the planner.
-    `host` and `address` are the inventory's; a `manifest` is the content of its file.
+    `host` and `address` are the inventory's; a `manifest` is the content of its file. `served`:
+    what the machine serves by and keeps where a setting is left to the planner.
     """
 
     host: str
@@ -71,6 +73,7 @@ class Settings:
     context: int | Literal["auto"]
     concurrency: int
     optimise: Literal["latency", "throughput", "balanced"]
+    choose_anew: bool
     served_names: list[str]
     weights_source: str | None
     weights_manifest: str | None
@@ -210,6 +213,7 @@ class Settings:
     kt_manifest: WeightsManifest | None = None
     input_tokens: int = INPUT_TOKENS
     output_tokens: int = OUTPUT_TOKENS
+    served: ServedFacts | None = None
 
     @property
     def request_tokens(self) -> int:

@@ -53,6 +53,8 @@ class KimiFacts(TypedDict, total=False):
     units: dict[str, str | None]
     services: dict[str, ServiceFacts]
     """Services that our packages bring, in their present state."""
+    served: ServedFacts | None
+    """What the plan on the machine chose; null where there is none, or it cannot be read."""
     serving: dict[str, ServingFacts]
     """What each running engine depends on, by its unit."""
     driver: dict[str, Any] | None
@@ -93,6 +95,25 @@ class AccountFacts(TypedDict):
     shell: str
     processes: list[str]
     """Names of its processes that run in none of our units."""
+
+
+class ServedFacts(TypedDict):
+    """What the plan chose by which a machine serves. Another version's plan may lack some of it."""
+
+    model: str
+    engine: str
+    version: str
+    kv_dtype: str | None
+    tensor: int | None
+    pipeline: int | None
+    data: int | None
+    decode_context: int | None
+    instances: int
+    concurrency: int | None
+    """Requests at once that were asked for, of all engines."""
+    requests: int | None
+    """Requests at once of an engine."""
+    gpu_share: float | None
 
 
 class ServingFacts(TypedDict):

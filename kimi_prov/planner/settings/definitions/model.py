@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kimi_prov.planner.settings.definitions.variable import Variable, define
+from kimi_prov.planner.settings.definitions.variable import OFF, Variable, define
 
 _MODEL = "What is served"
 _WEIGHTS = "Weights"
@@ -39,6 +39,17 @@ VARIABLES: tuple[Variable, ...] = (
         "many per cent of one count as much as of the other. With kimi_context: auto the context "
         "is what this layout's cache holds, at least 32768 tokens if any layout holds so many.",
         choices=("latency", "throughput", "balanced"),
+    ),
+    define(
+        _MODEL,
+        "choose_anew",
+        "switch",
+        OFF,
+        "true",
+        "On a machine that serves the model: choose the engine's version, the layout on GPUs and "
+        "the cache's format again, as for a new machine. false: they stay as they are where the "
+        "inventory leaves them to the planner and they still hold the context; `plan` shows what "
+        "another choice would bring.",
     ),
     define(
         _MODEL,
