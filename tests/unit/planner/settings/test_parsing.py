@@ -65,7 +65,7 @@ def declared(variable: Variable) -> object:
 def test_settings_have_a_field_of_each_variables_type() -> None:
     # What `check` sets beside them, and what is read from elsewhere.
     lengths = {name.removeprefix("kimi_") for name in definitions.LENGTH_VARIABLES}
-    beside = {"host", "address", "manifest", "draft_manifest", "kt_manifest", *lengths}
+    beside = {"host", "address", "manifest", "draft_manifest", "kt_manifest", "served", *lengths}
     types = {name: kind for name, kind in get_type_hints(Settings).items() if name not in beside}
     assert types == {v.name.removeprefix("kimi_"): declared(v) for v in definitions.VARIABLES}
     assert set(get_args(Auto)) == {
