@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
 
-Quantity = Literal["decode", "prefill"]
+Quantity = Literal["decode", "prefill", "first token"]
 Kind = Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
 
 # Log-spread of one reading, by the row's confidence.

@@ -40,7 +40,7 @@ AIMS: dict[str, float | None] = {
     "CPU": 0.20,
 }
 PREFILL_AIM = 0.30
-QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill")
+QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill", "first token")
 _FORMATS = {"INT4 and FP8": ("int4", "fp8"), "NVFP4": ("nvfp4",), "MXFP4": ("mxfp4",)}
 _PARTS = ("one request", "batched", "kt-kernel and vLLM", "llama.cpp", "other engines")
 
@@ -62,7 +62,7 @@ class Class:
     def aim(self) -> float | None:
         """The aim of the median error."""
         decode = AIMS.get(self.part_of or self.name)
-        return PREFILL_AIM if decode and self.quantity == "prefill" else decode
+        return decode if decode is None or self.quantity == "decode" else PREFILL_AIM
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ def split_into_classes(
                 some = [item for item in chosen if classify_case(case_of(item))[1] == part]
                 classes.append((Class(part, name, quantity), some))
         classes.append((Class("all", None, quantity), own))
-    classes.append((Class("all", None, None), list(items)))
+    speeds = [item for item in items if case_of(item).quantity != "first token"]
+    classes.append((Class("all", None, None), speeds))
     return [(of, chosen) for of, chosen in classes if chosen]
 
 

@@ -93,7 +93,9 @@ def estimate_decode(model: ModelShape, machine: Machine, serving: Serving, value
     one = estimate_step(model, machine, serving, values)
     if serving.others <= 0:
         return one
-    prompt = estimate_prefill(model, machine, serving, values, serving.running)
+    # `others` counts prompts of one copy of attention; those of the other copies use experts too.
+    together = max(serving.running, serving.data_parallel)
+    prompt = estimate_prefill(model, machine, serving, values, together)
     # A GPU engine runs its passes in any case; a prompt adds only its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
     prompts = serving.others * serving.input_tokens / serving.output_tokens
@@ -120,7 +122,7 @@ def estimate_prefill(
     chunk.
     """
     if machine.cpu is None:
-        parts = _estimate_gpu_prefill(model, _require_gpus(machine), serving, values)
+        parts = _estimate_gpu_prefill(model, _require_gpus(machine), serving, values, prompts)
         return parts.times(_find_engine_factor(_require_gpus(machine), serving, values))
     if machine.gpus is not None and _is_prefill_streamed(serving):
         return _estimate_streamed_prefill(model, machine.gpus, serving, values, prompts)
@@ -222,8 +224,14 @@ def _count_cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float
     return tokens * width / min(ranks, model.kv_heads)
 
 
-def _estimate_gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
-    """Estimate the arithmetic, and each pass's launches and reading of nearly all weights."""
+def _estimate_gpu_prefill(
+    model: ModelShape, gpus: Gpus, serving: Serving, values: Values, prompts: float
+) -> Parts:
+    """Estimate the arithmetic, and each pass's launches and reading of nearly all weights.
+
+    The experts of a prompt are computed on the GPUs of all copies of attention, where these have
+    no prompts of their own at the time.
+    """
     most = min(_PASS_TOKENS, serving.stream_chunk)
     tokens = min(serving.input_tokens, most)
     passes = math.ceil(serving.input_tokens / most) / serving.input_tokens
@@ -236,7 +244,8 @@ def _estimate_gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, value
     share = values["expert_share"] * (values["native"] if gpus.native(serving.weights) else 1.0)
     experts = 2 * model.routed_active_params * _estimate_padding(model, tokens)
     rest = model.flops_per_token(serving.input_tokens / 2) - 2 * model.routed_active_params
-    seconds = experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
+    busy = min(serving.data_parallel, prompts) / serving.data_parallel
+    seconds = busy * experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
     ranks = count_ranks(gpus, serving)
     inside = hosts.count_ranks_inside(gpus.count, serving)
     return one_pass + Parts(kernel=seconds / ranks + _estimate_exchange(model, gpus, inside))

@@ -6,6 +6,7 @@ fill in what a row leaves out. A row that cannot become a case is skipped with a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from kimi_prov import documents
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import subjects
 from kimi_prov.planner.throughput.cases import NOISE, Case, find_kind
+from kimi_prov.planner.throughput.first_token_rows import make_first_token
 from kimi_prov.planner.throughput.formats import find_weight_format, make_uniform_format
 from kimi_prov.planner.throughput.inputs import Machine, Serving
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from kimi_prov.planner.throughput.first_token_rows import FirstToken
     from kimi_prov.planner.throughput.inputs import (
         Cpu,
         EngineFamily,
@@ -56,6 +59,9 @@ _NUMBERS = (
     "decode_tok_s_per_request",
     "decode_tok_s_aggregate",
     "prefill_tok_s",
+    "ttft_mean_s",
+    "ttft_median_s",
+    "requests",
 )
 
 
@@ -69,6 +75,10 @@ class SkippedRow:
 
 def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
     """Read a file of rows. Raises UserError if it has not the form of speeds.yaml."""
+    return read_rows(_read_document(path), str(path))
+
+
+def _read_document(path: Path) -> list[Any]:
     fix = "give a YAML file of measured rows"
     document = documents.read_document(path, what="such a file", limit=_MAX_BYTES, fix=fix).yaml(
         fix
@@ -76,7 +86,7 @@ def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")
-    return read_rows(rows, str(path))
+    return rows
 
 
 def read_files(paths: Iterable[Path]) -> tuple[list[Case], list[SkippedRow]]:
@@ -91,6 +101,23 @@ def read_files(paths: Iterable[Path]) -> tuple[list[Case], list[SkippedRow]]:
     return cases, aside
 
 
+def read_first_tokens(paths: Iterable[Path]) -> list[FirstToken]:
+    """Read the times to the first token of several files; a row that is no case has none."""
+    times: dict[str, FirstToken] = {}
+    for path in paths:
+        for row in _read_document(path):
+            mean, sent = row.get("ttft_mean_s"), row.get("requests")
+            if not mean or row.get("concurrency") == 1:
+                continue
+            with contextlib.suppress(_NotACaseError):
+                base = _make_base(row)
+                time = make_first_token(
+                    base, float(mean), _read_text(row, "load"), float(sent) if sent else None
+                )
+                times.setdefault(base.id, time)
+    return list(times.values())
+
+
 def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SkippedRow]]:
     """Read rows; `where` names their file in the error about a row without id."""
     cases: list[Case] = []
@@ -100,7 +127,7 @@ def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[Skipped
             raise UserError(f"{where}: rows[{index}] has no id", fix="name the row")
         _check_row(row, where)
         try:
-            cases += _make_cases(row)
+            cases += _make_figures(row, _make_base(row))
         except _NotACaseError as reason:
             aside.append(SkippedRow(str(row["id"]), str(reason)))
     return cases, aside
@@ -122,14 +149,15 @@ class _NotACaseError(Exception):
     """The reason why a row is skipped."""
 
 
-def _make_cases(row: dict[str, Any]) -> list[Case]:
+def _make_base(row: dict[str, Any]) -> Case:
+    """Make the case of a row without its figures. Raises _NotACaseError."""
     _refuse_row(row)
     engine = _find_engine(_read_text(row, "engine"))
     model = _find_model(_read_text(row, "model"))
     machine = Machine(_make_cpu(row, engine), _make_gpus(row, engine))
     concurrency = int(row["concurrency"])
     serving = _make_serving(row, engine, model, machine, concurrency)
-    base = Case(
+    return Case(
         id=str(row["id"]),
         author=_read_text(row, "author") or _read_text(row, "source"),
         group="|".join(_read_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
@@ -142,7 +170,6 @@ def _make_cases(row: dict[str, Any]) -> list[Case]:
         noise=NOISE.get(_read_text(row, "confidence"), NOISE["medium"]),
         end_to_end="incl. TTFT" in _read_text(row, "note"),
     )
-    return _make_figures(row, base)
 
 
 def _refuse_row(row: dict[str, Any]) -> None:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.throughput import calibrate, rival, rows, score_report, stored
+from kimi_prov.planner.throughput import (
+    calibrate,
+    first_token_rows,
+    rival,
+    rows,
+    score_report,
+    stored,
+)
 from kimi_prov.planner.throughput.score_report import Report
 
 if TYPE_CHECKING:
@@ -75,6 +82,8 @@ def _make_report(options: argparse.Namespace) -> Report:
         stored.write_models(calibrate.fit_models(known))
     if options.rows is None:
         predictions = calibrate.predict_from_other_authors(known)
+        times = rows.read_first_tokens(stored.list_row_files())
+        predictions += first_token_rows.predict_from_other_authors(times, known)
         heading = "each author predicted from all the others"
     else:
         fresh, aside = rows.read_file(options.rows)

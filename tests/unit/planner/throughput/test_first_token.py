@@ -6,7 +6,7 @@ import pytest
 
 from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
-from kimi_prov.planner.throughput import plugin, subjects
+from kimi_prov.planner.throughput import calibrate, first_token_rows, plugin, rows, stored, subjects
 
 K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 
@@ -70,3 +70,38 @@ def test_requests_that_find_no_room_are_not_counted_among_the_running():
 def test_copies_of_attention_take_prompts_of_their_own():
     one, four = (on_gpus(concurrency=32, data_parallel=n, tensor_parallel=2) for n in (1, 4))
     assert four.ttft_s.expected < one.ttft_s.expected
+
+
+def test_requests_of_equal_length_come_in_waves_which_the_range_holds():
+    """Lambda's mean is 2.26 s: 32 requests at once, 8192 tokens in and 2048 out, on eight B200."""
+    machine = throughput.Machine(gpus=subjects.find_gpus("B200 SXM", 8))
+    load = {"concurrency": 32, "input_tokens": 8192, "output_tokens": 2048}
+    serving = throughput.Serving("vllm", throughput.find_weight_format("int4"), **load)
+    found = throughput.estimate_speed(K25, machine, serving).ttft_s
+    assert found.low < found.expected < 2.26 < found.high
+
+
+def test_a_row_says_which_of_its_requests_came_together():
+    times = {time.case.id: time for time in rows.read_first_tokens([stored.ROWS])}
+    assert times["a026"].waves == 1
+    assert times["s069"].waves == pytest.approx(16 / 80)
+    assert times["s037"].waves == 0  # how many requests were sent is not said
+    assert "s063" not in times  # one request alone waits for none
+    models = stored.load_models()
+    apart, together = (
+        first_token_rows.predict_first_token(
+            first_token_rows.FirstToken(times["a026"].case, waves), models
+        )
+        for waves in (0.0, 1.0)
+    )
+    assert apart.expected < together.expected
+    assert (apart.low, apart.high) == (together.low, together.high)
+
+
+def test_times_are_no_rows_of_the_fit():
+    known, _ = rows.read_file(stored.ROWS)
+    assert {case.quantity for case in known} == {"decode", "prefill"}
+    times = rows.read_first_tokens([stored.ROWS])[:1]
+    [found] = first_token_rows.predict_from_other_authors(times, known)
+    assert found.case.quantity == "first token"
+    assert isinstance(found, calibrate.Prediction)

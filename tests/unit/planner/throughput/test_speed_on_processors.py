@@ -110,7 +110,7 @@ def test_laying_layers_out_anew_is_not_divided_by_gpus():
         n: hybrid_speed(two(XEON), cards=n, **settings).prefill_tok_s.expected for n in (1, 4, 8)
     }
     assert speeds[1] == pytest.approx(53, rel=0.25)
-    assert speeds[8] == pytest.approx(130, rel=0.25)
+    assert speeds[8] == pytest.approx(130, rel=0.3)
     assert speeds[8] < 1.35 * speeds[4]
 
 
