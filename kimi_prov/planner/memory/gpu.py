@@ -6,7 +6,7 @@ Decides: the memory budget (of vLLM on GPUs).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import parse_version
@@ -69,6 +69,14 @@ class Profile:
     utilization: float
     batched_tokens: int
     sequences: int | None = None
+
+
+class _Load(NamedTuple):
+    """A layout with the bytes of weights on each GPU of its stages, a draft's included."""
+
+    layout: layouts.Layout
+    draft: Draft | None
+    stages: list[tuple[Stage, int]]
 
 
 def list_profiles(engine: Engine) -> tuple[Profile, Profile]:
@@ -141,16 +149,22 @@ def list_budgets(
     draft = speculative.find_draft(settings, catalogue, work.engine)
     shape = work.model.architecture
     named = VLLM.decode_context_parallel in settings.engine_args
-    budgets = []
+    loads = [
+        _Load(layout, draft, _weigh_stages(work, layout, draft, settings.engine_args))
+        for layout in layouts.list_layouts(host, settings, catalogue, work)
+    ]
+    budgets: list[Budget] = []
     for dtype in _list_cache_dtypes(host, settings, work):
-        for layout in layouts.list_layouts(host, settings, catalogue, work):
+        for load in loads:
             # vLLM 0.19.1 refuses to share an 8-bit cache; later versions were not tried.
-            if layout.context > 1 and dtype == "fp8" and not named:
+            refused = load.layout.context > 1 and dtype == "fp8" and not named
+            hopeless = max(size for _, size in load.stages) >= min(host.gpu_bytes)
+            if budgets and (refused or hopeless):
                 continue
             tries: list[Profile | None] = list(list_profiles(work.engine))
             for profile in tries:
                 if profile is not None:
-                    budget = _try_budget(host, settings, draft, work, layout, profile, dtype)
+                    budget = _try_budget(host, settings, work, load, profile, dtype)
                     budgets.append(budget)
                     tries.append(_limit_requests(profile, budget, settings, shape))
     return budgets
@@ -220,15 +234,9 @@ def _list_host_parts(
 
 
 def _try_budget(
-    host: Host,
-    settings: Settings,
-    draft: Draft | None,
-    work: Workload,
-    layout: layouts.Layout,
-    profile: Profile,
-    dtype: str,
+    host: Host, settings: Settings, work: Workload, load: _Load, profile: Profile, dtype: str
 ) -> Budget:
-    engine, model, weights_format = work.engine, work.model, work.weights_format
+    engine, model, (layout, draft, _) = work.engine, work.model, load
     shape, args = model.architecture, settings.engine_args
     share = parse_share(args.get(VLLM.gpu_share)) or profile.utilization
     batched = parse_int(args.get(VLLM.chunk)) or profile.batched_tokens
@@ -244,9 +252,7 @@ def _try_budget(
     token = model_bytes.count_kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     token_of_draft = speculative.count_kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     stages = []
-    for stage in cut_stages(shape, layout.pipeline):
-        weights = _count_stage_weights(shape, weights_format, layout, stage, args)
-        weights += speculative.count_draft_bytes(draft, layout.tensor)
+    for stage, weights in load.stages:
         taken = overhead + count_stage_share(states, shape, stage)
         per_token = count_stage_share(token, shape, stage) + token_of_draft
         stages.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
@@ -260,7 +266,7 @@ def _try_budget(
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
         parts=_list_host_parts(host, engine.overhead_bytes * engines, args),
-        weights_total=model_bytes.count_checkpoint_bytes(shape, weights_format),
+        weights_total=model_bytes.count_checkpoint_bytes(shape, work.weights_format),
         gpu=GpuBudget(
             ranks=layout.tensor,
             memory=memory,
@@ -308,22 +314,19 @@ def divide_requests(settings: Settings, engines: int) -> int:
     return -(-settings.concurrency // engines)
 
 
-def _count_stage_weights(
-    shape: Architecture,
-    weights_format: str,
-    layout: layouts.Layout,
-    stage: Stage,
-    args: Mapping[str, Any],
-) -> int:
-    """Return a stage's bytes on each GPU: all ranks share its experts, a copy's ranks the rest."""
-    own = count_plain_bytes(shape, weights_format, layout.tensor, stage)
-    ranks = layout.tensor * layout.data
-    experts = count_experts_bytes(shape, weights_format, stage, shape.experts) // ranks
-    return (
-        own
-        + experts
-        + count_experts_bytes(shape, weights_format, stage, _count_redundant_experts(args)) // ranks
-    )
+def _weigh_stages(
+    work: Workload, layout: layouts.Layout, draft: Draft | None, args: Mapping[str, Any]
+) -> list[tuple[Stage, int]]:
+    """Give each stage's bytes on each GPU: all ranks share its experts, a copy's ranks the rest."""
+    shape, weights_format = work.model.architecture, work.weights_format
+    ranks, more = layout.tensor * layout.data, _count_redundant_experts(args)
+    rows = []
+    for stage in cut_stages(shape, layout.pipeline):
+        size = count_plain_bytes(shape, weights_format, layout.tensor, stage)
+        for experts in (shape.experts, more):
+            size += count_experts_bytes(shape, weights_format, stage, experts) // ranks
+        rows.append((stage, size + speculative.count_draft_bytes(draft, layout.tensor)))
+    return rows
 
 
 def _count_redundant_experts(args: Mapping[str, Any]) -> int:
