@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,11 +19,13 @@ INPUT_TOKENS, OUTPUT_TOKENS = 8192, 1024
 class Load:
     """The load to carry; None: not requested.
 
-    `users` is requests in flight at peak, `tokens_per_day` output tokens of all of them, `ttft_s`
-    the longest time to the first token, `tpot_ms` the longest between two tokens of a request.
+    `people` is who may ask, `users` is requests in flight at peak, `tokens_per_day` output tokens
+    of all of them, `ttft_s` the longest time to the first token, `tpot_ms` the longest between two
+    tokens of a request.
     `assumed` names the fields with assumed values.
     """
 
+    people: int | None = None
     users: int | None = None
     tokens_per_day: float | None = None
     ttft_s: float | None = None
@@ -55,15 +58,19 @@ class Load:
 NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")
 
 
-def make_load(options: Mapping[str, Any], concurrency: int) -> Load | None:
+def make_load(options: Mapping[str, Any], concurrency: int, share: float) -> Load | None:
     """Make the load from given values; None where there are none.
 
-    Without users and tokens a day it has `concurrency` users, the planned number.
+    Of `people`, `share` have a request in flight at peak. Without people, users and tokens a day it
+    has `concurrency` users, the planned number.
     """
     known = {name: options[name] for name in NAMES if options.get(name) is not None}
     if not known:
         return None
     assumed = {"input_tokens", "output_tokens"} - known.keys()
+    if "people" in known:
+        known["users"] = math.ceil(known["people"] * share)
+        assumed.add("users")
     if "users" not in known and "tokens_per_day" not in known:
         known["users"] = concurrency
         assumed.add("users")

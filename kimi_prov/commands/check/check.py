@@ -73,6 +73,12 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
 )
 @click.option("--power-price", type=_DOLLARS, metavar="USD", help="Dollars a kWh.  [default: 0.15]")
 @click.option(
+    "--people",
+    type=_USERS,
+    metavar="N",
+    help="Who may ask; a share of them, stated in the answer, has a request in flight at peak.",
+)
+@click.option(
     "--users", type=_USERS, metavar="N", help="Requests in flight at peak, on all machines."
 )
 @click.option(
@@ -110,6 +116,7 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     metavar="BENCH",
     help="Output of `bench --format json` of a target's own machine. May be repeated.",
 )
+@click.option("--details", is_flag=True, help="Every machine in full, where text compares several.")
 @add_report_options("text", "json", "markdown", "html", by_suffix=True)
 @add_connection_options
 def check(
@@ -118,6 +125,8 @@ def check(
     offers: tuple[Path, ...],
     connection: ConnectionOptions,
     output: Output,
+    *,
+    details: bool,
     **values: Any,  # noqa: ANN401
 ) -> ExitCode:
     """Show whether machines can serve the model, how fast, at what cost, and which faults block it.
@@ -125,8 +134,8 @@ def check(
     A TARGET is data: a spec sheet, a facts file that `probe` wrote, or a recorded folder. The
     hosts of `--inventory` are probed and not changed. Exits 3 where any of them is blocked.
 
-    With `--users` or `--tokens-per-day` it shows how many machines carry that load. With `--text`
-    it prints a spec sheet for correction, and judges nothing.
+    With `--people`, `--users` or `--tokens-per-day` it shows how many machines carry that load.
+    With `--text` it prints a spec sheet for correction, and judges nothing.
     """
     # The planner is slow to import: help and completion do not import it.
     from kimi_prov.commands.check import evaluation, options  # noqa: PLC0415
@@ -166,7 +175,9 @@ def check(
             say(f"--suggest: {error.message}; {error.fix}")
     if rows:
         document = reports.build_document(rows, chosen.load)
-        output.write(document, lambda: find_writer(output.format)(document))
+        output.write(document, lambda: find_writer(output.format, details=details)(document))
+        if output.file is not None:
+            say(f"{output.file}: {document['answer']['sentence']}")
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
     return _choose_code(codes)
 

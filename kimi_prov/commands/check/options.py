@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings import parsing
 from kimi_prov.show.report.cost import Use
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from kimi_prov.sizing.load import Load
 
 DEFAULT_MODEL = "kimi-k2.5"
+
+
+# What says how many requests there are: one of them at most.
+_WHO = ("people", "users", "concurrency")
 
 
 @dataclass(frozen=True)
@@ -60,23 +65,35 @@ def parse(
     """
     settings = {name: value for name, value in named.items() if value is not None}
     request = {name: settings.pop(name) for name in loads.NAMES if name in settings}
+    _refuse_both(request, settings)
     variables = {f"kimi_{name}": value for name, value in settings.items()}
     use = Use(amortise_years, utilisation, power_price)
     chosen = CheckOptions(variables, use, suggest=suggest, measured=measured)
     if load_file is not None:
         from kimi_prov.sizing import load_file as files  # noqa: PLC0415
 
-        request = {**files.read_load(load_file), **request}
+        given = files.read_load(load_file)
+        if request.keys() & {"people", "users"}:
+            given = {name: value for name, value in given.items() if name not in _WHO}
+        request = {**given, **request}
+        _refuse_both(request, settings)
     if not request:
         return chosen
-    if "users" in request and "kimi_concurrency" in variables:
-        raise UserError(
-            "--users and --concurrency exclude each other: both say how many requests there are",
-            fix="give --users N for the machines that carry N requests, or --concurrency N for "
-            "one machine that serves N",
-        )
-    load = loads.make_load(request, chosen.settings("--concurrency").concurrency)
+    rows = loader.load_catalogue().prices.assumptions
+    share = next(row.value for row in rows if row.name == "people_in_flight")
+    load = loads.make_load(request, chosen.settings("--concurrency").concurrency, share)
     if load is None:
         return chosen
     lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}
     return replace(chosen, variables={**variables, **lengths}, load=load)
+
+
+def _refuse_both(request: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse two options of which each says how many requests there are."""
+    both = [name for name in _WHO if name in request or name in settings]
+    if len(both) > 1:
+        raise UserError(
+            f"--{both[0]} and --{both[1]} exclude each other: both say how many requests there are",
+            fix="give --people N for the machines that N people need, --users N for those that "
+            "carry N requests at once, or --concurrency N for one machine that serves N",
+        )

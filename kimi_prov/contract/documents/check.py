@@ -28,6 +28,8 @@ class Check(TypedDict):
 class CheckedLoad(TypedDict):
     """The requested load, and what was assumed besides; null: no load was given."""
 
+    people: NotRequired[LoadFigure | None]
+    """Who may ask; a share of them has a request in flight at peak."""
     users: LoadFigure | None
     """Requests in flight at peak."""
     tokens_per_day: LoadFigure | None
@@ -54,6 +56,8 @@ class Answer(TypedDict):
     """Which target is recommended, and why."""
 
     sentence: str
+    decision: NotRequired[str | None]
+    """Whether to buy, to rent or to use the API, by cost alone; null: a cost is not known."""
     recommended: str | None
     """A target's name; null: none is suitable."""
     ranking: list[RankedTarget]
@@ -72,6 +76,10 @@ class RankedTarget(TypedDict):
     """By the slower of one request alone and each at the planned number of requests or, with a
     load, at one machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3;
     null: the speed is not estimated."""
+    pace_alone: NotRequired[Pace | None]
+    """Of one request alone."""
+    meets: NotRequired[bool]
+    """It serves, carries the load, and is fast enough to chat where people read along."""
     machines: Positive | None
     """Machines that carry the load; null: no number does, or no load."""
     machines_low: Positive | None
@@ -178,6 +186,9 @@ class Cost(TypedDict):
     usd_per_hour_excludes: list[Literal["power"]]
     usual_rent_usd_per_hour: Amount | None
     usual_rent_source: str | None
+    rent_utilisation: NotRequired[Amount | None]
+    """Use above which the purchase costs less than such GPUs rented for the hours of use; null:
+    unknown, or at no use."""
     usual_cards_usd: UsualCards | None
     output_tok_s_at_full_use: AmountRange
     usd_per_million_output_tokens: AmountRange

@@ -79,7 +79,12 @@ def build_target(
         else "blocked",
         "sizing": sizing,
         "cost": costs,
-        "assumptions": [*_list_origins(facts), *_list_speed_notes(plan), *assumed],
+        "assumptions": [
+            *_list_origins(facts),
+            *_list_people(load, known),
+            *_list_speed_notes(plan),
+            *assumed,
+        ],
         "measured": [],
         "effect": None,
     }
@@ -114,6 +119,14 @@ def _list_origins(facts: Facts) -> list[Assumption]:
         for source, keys in by_source.items()
     ]
     return rows
+
+
+def _list_people(load: Load | None, known: MachinePrices) -> list[Assumption]:
+    if load is None or load.people is None:
+        return []
+    share = known.assumed["people_in_flight"]
+    value = f"{share.value:.0%} of {load.people:,} have a request in flight at the busiest time"
+    return [_build_row("People", value, share.source)]
 
 
 def _list_speed_notes(plan: MachinePlan) -> list[Assumption]:

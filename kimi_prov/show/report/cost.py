@@ -252,9 +252,18 @@ def _compute_hour(
         if purchase is not None and hour is not None and rent is None and known.power_kw is None
         else [],
         "usual_rent_usd_per_hour": rented and round_figure(rented.value),
+        "rent_utilisation": _find_rent_use(hour, rented) if purchase is not None else None,
         "usual_rent_source": rented and rented.source,
         "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
+
+
+def _find_rent_use(hour: _Hour | None, rented: Rate | None) -> float | None:
+    """Return the use above which the purchase costs less than renting for the hours of use."""
+    if hour is None or rented is None or rented.value <= hour.work:
+        return None
+    share = hour.fixed / (rented.value - hour.work)
+    return round_figure(share) if share <= 1 else None
 
 
 def _format_amounts(quoted: QuotedPrice) -> str:

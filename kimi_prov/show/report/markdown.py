@@ -50,24 +50,10 @@ def format_check(document: Check) -> str:
     targets = document["targets"]
     ordered = sort_targets(document)
     lines = [f"# {escape(format_title(targets))}", "", *_format_answer(document)]
-    blocked = list_blockers(targets)
-    if blocked:
-        lines += ["", "## What is in the way"]
-        for names, row in blocked:
-            lines += ["", *_format_finding(row, f"{escape(names)}: ")]
-            lines.append(f"- Costs: {escape(describe_remediation_cost(row))}")
-    settle = list_to_settle(targets)
-    if settle:
-        lines += ["", "## To settle before apply", ""]
-    for whom, row in settle:
-        whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
-        lines.append(f"- {escape(row['title'])}: {escape(row['fix'])} ({escape(whose)})")
-    speeds = _format_tables([plots.build_decode_table(document), plots.build_front_table(document)])
-    lines += ["", "## Speed", *speeds] if speeds else []
-    lines += ["", "## Cost"]
-    lines += _format_tables([plots.build_cost_table(document), plots.build_load_table(document)])
-    for text in (*plots.describe_break_evens(document), *plots.describe_missing_costs(document)):
-        lines += ["", escape(text)]
+    obstacles = _format_obstacles(targets)
+    costs = _format_speeds_and_costs(document)
+    serves = any(row["serves"] for row in document["answer"]["ranking"])
+    lines += [*costs, *obstacles] if serves else [*obstacles, *costs]
     heading = "Side by side" if len(targets) > 1 else "Figures"
     lines += ["", f"## {heading}", "", *_format_side_by_side(ordered)]
     for number, target in enumerate(ordered, 1):
@@ -92,9 +78,40 @@ def format_check(document: Check) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _format_obstacles(targets: Sequence[Target]) -> list[str]:
+    """Write what is in the way, and what is to be settled before `apply`."""
+    lines: list[str] = []
+    blocked = list_blockers(targets)
+    if blocked:
+        lines += ["", "## What is in the way"]
+        for names, row in blocked:
+            lines += ["", *_format_finding(row, f"{escape(names)}: ")]
+            lines.append(f"- Costs: {escape(describe_remediation_cost(row))}")
+    settle = list_to_settle(targets)
+    if settle:
+        lines += ["", "## To settle before apply", ""]
+    for whom, row in settle:
+        whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
+        lines.append(f"- {escape(row['title'])}: {escape(row['fix'])} ({escape(whose)})")
+    return lines
+
+
+def _format_speeds_and_costs(document: Check) -> list[str]:
+    lines: list[str] = []
+    speeds = _format_tables([plots.build_decode_table(document), plots.build_front_table(document)])
+    lines += ["", "## Speed", *speeds] if speeds else []
+    lines += ["", "## Cost"]
+    lines += _format_tables([plots.build_cost_table(document), plots.build_load_table(document)])
+    for text in (*plots.describe_break_evens(document), *plots.describe_missing_costs(document)):
+        lines += ["", escape(text)]
+    return lines
+
+
 def _format_answer(document: Check) -> list[str]:
     found = build_ranking(document)
     lines = [f"**{escape(get_answer(document))}**", ""]
+    if document["answer"].get("decision"):
+        lines += [escape(document["answer"]["decision"]), ""]
     if document["load"]:
         lines += [f"Asked for: {escape(describe_load(document['load']))}.", ""]
     speeds = [f"Decode, {head}, tokens/s" for head in found.speed_heads]
@@ -104,10 +121,12 @@ def _format_answer(document: Check) -> list[str]:
     for row in found.rows:
         name = escape(row.name) + (" (recommended)" if row.recommended else "")
         cells = [str(row.number), f"**{name}**" if row.recommended else name]
-        cells += [row.serves, PACE[row.pace]]
+        cells += [row.serves, row.words]
         cells += [_format_cell(cell) for cell in row.cells]
         lines.append(_join_cells([*cells, escape(row.lacks)]))
-    notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
+    notes = "Bold: best of its column among those that are fast enough and carry the load. " * (
+        len(found.rows) > 1
+    )
     notes += explain_n(document["targets"]) + explain_columns(document)
     notes += f"A million tokens: at {describe_use(document['targets'])}."
     notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented

@@ -55,6 +55,7 @@ WORDS = (
     ("Pace", _PACE_MEANS),
 )
 _LOAD = (
+    ("people", "people"),
     ("users", "requests at once"),
     ("tokens_per_day", "output tokens a day"),
     ("ttft_s", "s to the first token at most"),
@@ -80,6 +81,7 @@ class Row:
     recommended: bool
     cells: tuple[Cell, ...]
     lacks: str
+    words: str
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,20 @@ def build_ranking(
                 recommended=row["target"] == answer["recommended"],
                 cells=tuple(line),
                 lacks="; ".join(map(clean, row["lacks"])) or "nothing",
+                words=_describe_paces(row, of_one_too=document["load"] is None),
             )
             for number, (row, line) in enumerate(zip(rows, lines, strict=True), 1)
         ),
         any(row.get("priced_by") == "usual rent" for row in rows),
     )
+
+
+def _describe_paces(row: RankedTarget, *, of_one_too: bool) -> str:
+    """Write the pace; without a load also that of one person alone, where it differs."""
+    alone = row.get("pace_alone")
+    if not of_one_too or alone is None or alone == row["pace"]:
+        return PACE[row["pace"]]
+    return f"{PACE[alone]} for one; {PACE[row['pace']].lower()} for all"
 
 
 def map_places(document: Check) -> dict[str, int]:
@@ -205,12 +216,12 @@ def _build_columns(
     dollars: Callable[[float | None], str],
 ) -> list[tuple[str, str, list[Cell]]]:
     """Return each column's head, kind and cells, one for each row."""
-    serves = [row["serves"] for row in rows]
+    meets = [row["meets"] for row in rows]
 
     def column(
         head: str, kind: str, texts: list[str], values: Sequence[float | None], pick: Pick
     ) -> tuple[str, str, list[Cell]]:
-        mine = [value if fits else None for value, fits in zip(values, serves, strict=True)]
+        mine = [value if fits else None for value, fits in zip(values, meets, strict=True)]
         return head, kind, mark_best(texts, mine, pick)
 
     def costs(head: str, values: Sequence[float | None]) -> tuple[str, str, list[Cell]]:
@@ -253,7 +264,8 @@ def _format_machines(row: RankedTarget, together: int) -> str:
     if row["machines"] is None:
         return "none do"
     low, high = row["machines_low"], row["machines_high"]
-    many = f"{row['machines']:,}" + (f" groups of {together}" if together > 1 else "")
+    groups = f" group{'s' * (row['machines'] != 1)} of {together}" if together > 1 else ""
+    many = f"{row['machines']:,}{groups}"
     if low is None or low == high:
         return many
     return f"{many} ({low:,} " + ("or more)" if high is None else f"to {high:,})")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from kimi_prov.show.report import hosts
+from kimi_prov.show.report import decision, hosts
 from kimi_prov.show.report.cost import HOURS_A_YEAR, round_figure
 from kimi_prov.show.report.findings import filter_severity, is_by_hand
 from kimi_prov.show.text.formats import clean, format_figure, format_money
@@ -24,7 +24,7 @@ from kimi_prov.sizing import demand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.contract.documents.check import Answer, RankedTarget
+    from kimi_prov.contract.documents.check import Answer, Pace, RankedTarget
     from kimi_prov.contract.documents.check import CheckedTarget as Target
     from kimi_prov.contract.documents.ranges import AmountRange, Range
     from kimi_prov.sizing.load import Load
@@ -41,6 +41,8 @@ _PACE_WORDS = {
 def build_answer(targets: Sequence[Target], load: Load | None) -> Answer:
     """Return the document's `answer`."""
     entries = [_build_entry(target, load) for target in targets]
+    for entry in entries:
+        entry["meets"] = _meets(entry, load)
     speeds = {t["name"]: _find_best_speed(t) for t in targets}
     ranking = sorted(entries, key=lambda entry: _rank(entry, load, speeds[entry["target"]]))
     best = ranking[0] if ranking and _is_enough(ranking[0], load) else None
@@ -48,13 +50,28 @@ def build_answer(targets: Sequence[Target], load: Load | None) -> Answer:
         entry["reason"] = _explain_place(entry, load, place if best else None, targets)
     return {
         "sentence": _write_sentence(ranking, best, load, targets),
+        "decision": best and decision.describe_decision(best, _find_target(best, targets)),
         "recommended": best and best["target"],
         "ranking": ranking,
     }
 
 
+def _find_target(entry: RankedTarget, targets: Sequence[Target]) -> Target:
+    return next(target for target in targets if target["name"] == entry["target"])
+
+
 def _is_enough(entry: RankedTarget, load: Load | None) -> bool:
     return entry["serves"] and (load is None or entry["machines"] is not None)
+
+
+def _meets(entry: RankedTarget, load: Load | None) -> bool:
+    """Whether a target carries the load at a pace to read along with, where people do."""
+    paced = load is None or _is_paced(load)
+    return _is_enough(entry, load) and (entry["pace"] == "chat" or not paced)
+
+
+def _classify_alone(target: Target) -> Pace | None:
+    return "blocked" if target["pace"] == "blocked" else curves.classify_pace(target["curve"], 1)
 
 
 def _build_entry(target: Target, load: Load | None) -> RankedTarget:
@@ -71,6 +88,8 @@ def _build_entry(target: Target, load: Load | None) -> RankedTarget:
         "serves": not filter_severity(target, "blocker"),
         "by_hand": is_by_hand(target),
         "pace": target["pace"],
+        "pace_alone": _classify_alone(target),
+        "meets": False,
         "machines": expected,
         "machines_low": low,
         "machines_high": high,
@@ -123,10 +142,23 @@ def _list_lacks(target: Target, load: Load | None) -> list[str]:
         lacks += _list_exceeded_limits(sizing, load) or _list_missing_tokens(target, load)
     if target["pace"] in ("slow", "batch") and not (load and load.tpot_ms):
         speed = format_figure(_find_slowest_speed(target))
-        lacks.append(f"the speed to chat ({speed} tokens/s for each request)")
+        others = _describe_other_engines(target)
+        lacks.append(f"the speed to chat ({speed} tokens/s for each request{others})")
     if target["cost"]["usd_per_hour"] is None:
         lacks.append("a price")
     return lacks
+
+
+def _describe_other_engines(target: Target) -> str:
+    """Describe what engines would do that this program does not install, where it is known."""
+    row = next((row for row in target["findings"] if row["id"] == "engine.alternative"), None)
+    if row is None:
+        return ""
+    figure = str(row["required"]).partition(";")[0]
+    return (
+        f" with the engines that this program installs; with ik_llama.cpp {clean(figure)}; public: "
+        f"{clean(row['source'])}"
+    )
 
 
 def _list_exceeded_limits(sizing: Mapping[str, Any], load: Load) -> list[str]:
@@ -168,7 +200,7 @@ def _find_best_speed(target: Target) -> float:
 
 def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, ...]:
     """Return a target's key for sorting: the smaller, the better."""
-    pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
+    pace: float = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
     if load is not None and not _is_paced(load):
         pace = 0
     group = 3.0 if not entry["serves"] else 0.0 if _is_enough(entry, load) else 1.0
@@ -177,6 +209,8 @@ def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, 
     cost = entry["usd_per_hour"]
     if load is None:
         cost = entry["usd_per_million_output_tokens"]["expected"]
+    if load is None:
+        pace += _PACES.index(entry["pace_alone"]) / 10 if entry["pace_alone"] in _PACES else 0
     known = 0.0 if cost is not None else 1.0
     machines = entry["machines"] or math.inf
     return (group, pace, known, cost or 0.0, machines, -speed)
@@ -263,17 +297,36 @@ def _answer(
         price += " at the usual rent of its GPUs"
     name = clean(best["target"])
     if load is None:
-        done = f"{name} serves {models}, {_PACE_WORDS[best['pace']]}{price}."
+        pace = _describe_one_and_many(best, _find_target(best, targets))
+        done = f"{name} serves {models}, {pace}{price}."
     else:
         machines = f"{_describe_machines(best, targets)} like {name}"
         done = f"For {describe_load(load)} of {models}: {machines}{price}."
-    rest = len(ranking) - 1
-    others = sum(_is_enough(entry, load) for entry in ranking) - 1
-    if rest == 0:
+    rest = [entry for entry in ranking if entry is not best]
+    others = sum(entry["meets"] for entry in rest)
+    if not rest:
         return done
-    if others == rest:
-        return f"{done} The other {rest if rest > 1 else 'one'} can too."
-    return f"{done} {others or 'None'} of the other {rest} can too."
+    if others == len(rest):
+        return f"{done} The other {others if others > 1 else 'one'} can too."
+    told = f"{done} {others or 'None'} of the other {len(rest)} can too"
+    slow = sum(_is_enough(entry, load) for entry in rest) - others
+    if slow:
+        told += f"; {slow} more {'are' if slow > 1 else 'is'} too slow to chat"
+    return f"{told}."
+
+
+def _describe_one_and_many(entry: RankedTarget, target: Target) -> str:
+    """Describe the pace for one person and for the planned number at once, with both speeds."""
+    speed = target["plan"]["throughput"]
+    many, alone = speed["concurrency"], speed["single_tok_s"]["expected"]
+    each = speed["decode_tok_s"]["expected"]
+    if many == 1 or alone is None or each is None:
+        return _PACE_WORDS[entry["pace"]]
+    words = _PACE_WORDS[entry["pace_alone"]], _PACE_WORDS[entry["pace"]]
+    first, second = (f"{format_figure(value)} tokens/s" for value in (alone, each))
+    if words[0] == words[1]:
+        return f"{words[0]} for one person ({first}) and for {many:,} at once ({second} each)"
+    return f"{words[0]} for one person ({first}), {words[1]} with {many:,} at once ({second} each)"
 
 
 def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, models: str) -> str:
@@ -292,7 +345,9 @@ def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, model
 def describe_load(load: Load) -> str:
     """Describe a load in words."""
     parts = []
-    if load.users is not None:
+    if load.people is not None:
+        parts.append(f"{load.people:,} people, {load.users or 0:,} of them at once")
+    elif load.users is not None:
         parts.append(f"{load.users:,} request{'s' * (load.users != 1)} at once")
     if load.tokens_per_day is not None:
         parts.append(f"{load.tokens_per_day:,.0f} output tokens a day")

@@ -82,39 +82,62 @@ _LACKS = {"yes": "lacks", "by hand": "POSSIBLE BY HAND", "no": "in the way"}
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
-def format_check(document: Check) -> str:
-    """Write the answer first, then blockers, each target, and assumptions."""
+def format_check(document: Check, *, details: bool = True) -> str:
+    """Write the answer first, then each target and assumptions, blockers first if nothing serves.
+
+    Without `details` several machines are only compared.
+    """
     targets = document["targets"]
+    details = details or len(targets) == 1
     lines = [*wrap(format_title(targets)), ""]
     for target in targets:
         lines += _format_recorded(target)
     lines += wrap(get_answer(document))
+    lines += wrap(clean(document["answer"].get("decision") or ""))
     if document["load"]:
         lines += wrap(f"Asked for: {describe_load(document['load'])}.", "", "  ")
     lines += ["", *_format_ranking(document)]
-    blocked = list_blockers(targets)
-    if blocked:
-        lines += _format_heading("What is in the way")
-        for names, row in blocked:
-            lines += wrap(f"{names}:")
-            lines.append(format_findings([_clean_row(row)]))
-            lines += wrap(f"costs: {describe_remediation_cost(row)}", "  ", "         ")
-    settle = list_to_settle(targets)
-    if settle:
-        lines += _format_heading("To settle before apply")
-    for whom, row in settle:
-        whose = "" if len(whom) == len(targets) else f" [{', '.join(whom)}]"
-        lines += wrap(f"- {clean(row['title'])}: {clean(row['fix'])}{whose}", "", "  ")
-    lines += _format_costs(document)
+    obstacles = [
+        *_format_blockers(targets, details=details),
+        *_format_to_settle(targets, details=details),
+    ]
+    costs = _format_costs(document, details=details)
+    serves = any(row["serves"] for row in document["answer"]["ranking"])
+    lines += [*costs, *obstacles] if serves else [*obstacles, *costs]
     if len(targets) == 1:
         lines += _format_heading(clean(targets[0]["name"]))
         return _join_lines([*lines, *_format_target(targets[0]), *_format_assumptions(targets)])
     for number, target in enumerate(sort_targets(document), 1):
-        lines += ["", *_format_block(number, target)]
+        lines += ["", *_format_block(number, target)] if details else []
     lines += _format_heading("Assumptions")
     lines += wrap(describe_assumptions(targets))
-    lines += wrap("All of a machine: kimi-prov check with that target alone, or --format html.")
+    more = "with that target alone, or --format html"
+    lines += wrap(f"All of a machine: kimi-prov check {'' if details else '--details, or '}{more}.")
     return _join_lines(lines)
+
+
+def _format_blockers(targets: Sequence[Target], *, details: bool) -> list[str]:
+    """Write what is in the way; without details each in a sentence."""
+    blocked = list_blockers(targets)
+    lines = _format_heading("What is in the way") if blocked else []
+    for names, row in blocked:
+        if not details:
+            lines += wrap(f"- {names}: {clean(row['title'])}. Fix: {clean(row['fix'])}.", "", "  ")
+            continue
+        lines += wrap(f"{names}:")
+        lines.append(format_findings([_clean_row(row)]))
+        lines += wrap(f"costs: {describe_remediation_cost(row)}", "  ", "         ")
+    return lines
+
+
+def _format_to_settle(targets: Sequence[Target], *, details: bool) -> list[str]:
+    settle = list_to_settle(targets)
+    lines = _format_heading("To settle before apply") if settle else []
+    for whom, row in settle:
+        whose = "" if len(whom) == len(targets) else f" [{', '.join(whom)}]"
+        fix = f": {clean(row['fix'])}{whose}" if details else ""
+        lines += wrap(f"- {clean(row['title'])}{fix}", "", "  ")
+    return lines
 
 
 def _format_recorded(target: Target) -> list[str]:
@@ -163,13 +186,17 @@ def _format_ranking(document: Check) -> list[str]:
         cells = [_format_cell(row.cells[place]) for place in (*money, *speeds)]
         name, pace = _shorten(row.name, _NAME), SHORT_PACE[row.pace]
         lines.append(_COLUMNS.format(row.number, name, pace, *cells))
-        extra = [f"machines: {row.cells[0].text}"] if found.kinds[0] == "count" else []
+        extra = [row.name] if name != row.name else []
+        extra += [f"machines: {row.cells[0].text}"] if found.kinds[0] == "count" else []
         extra += ["RECOMMENDED"] if row.recommended else []
+        extra += [row.words] if " for one; " in row.words else []
         each = row.cells[speeds[1]].text
         extra += [f"each of {many}: {each}"] if " (" in each else []
         extra += [f"{_LACKS[row.serves]}: {row.lacks}"] if row.lacks != "nothing" else []
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
-    notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
+    notes = "* best of its column among those that are fast enough and carry the load. " * (
+        len(found.rows) > 1
+    )
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented
     notes += explain_n(document["targets"]) + explain_columns(document)
     use = describe_use(document["targets"])
@@ -189,13 +216,14 @@ def _format_cell(cell: Cell) -> str:
     return f"*{text}" if cell.best else text
 
 
-def _format_costs(document: Check) -> list[str]:
-    both = (plots.build_cost_table(document), plots.build_load_table(document))
-    tables = [found for found in both if found.rows]
+def _format_costs(document: Check, *, details: bool) -> list[str]:
+    by_use = [plots.build_cost_table(document)] if details else []
+    tables = [found for found in (*by_use, plots.build_load_table(document)) if found.rows]
     lines = _format_heading("Cost")
     for found in tables:
         lines += [*wrap(f"{found.caption}:"), *_format_grid(found), ""]
-    for text in (*plots.describe_break_evens(document), *plots.describe_missing_costs(document)):
+    breaks = plots.describe_break_evens(document) if details else []
+    for text in (*breaks, *plots.describe_missing_costs(document)):
         lines += wrap(text)
     return lines
 

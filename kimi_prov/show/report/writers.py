@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,8 +11,11 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.check import Check
 
 
-def find_writer(form: str) -> Callable[[Check], str]:
-    """Return the writer of a check document as text, markdown or html; import only that one."""
+def find_writer(form: str, *, details: bool = True) -> Callable[[Check], str]:
+    """Return the writer of a check document as text, markdown or html; import only that one.
+
+    `details`: text has every machine in full; the other forms always have.
+    """
     if form == "html":
         from kimi_prov.show.report import html  # noqa: PLC0415
 
@@ -22,4 +26,4 @@ def find_writer(form: str) -> Callable[[Check], str]:
         return markdown.format_check
     from kimi_prov.show.report import text  # noqa: PLC0415
 
-    return text.format_check
+    return partial(text.format_check, details=details)

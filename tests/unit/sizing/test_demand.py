@@ -130,8 +130,8 @@ def test_what_does_not_serve_carries_nothing(curve: list[dict[str, Any]], *, ser
 
 
 def test_a_load_says_what_was_assumed() -> None:
-    assert make_load({"users": None, "ttft_s": None}, 16) is None
-    load = make_load({"ttft_s": 2.0, "output_tokens": 500}, 16)
+    assert make_load({"users": None, "ttft_s": None}, 16, 0.25) is None
+    load = make_load({"ttft_s": 2.0, "output_tokens": 500}, 16, 0.25)
     assert load is not None
     found = load.document()
     assert found["users"] == {"value": 16, "assumed": True}
@@ -146,3 +146,12 @@ def test_the_pace_is_that_of_the_slower_of_one_alone_and_each_of_many() -> None:
     assert curves.classify_pace([row(1, 50, 1), row(16, 200, 9)], 16) == "slow"
     assert curves.classify_pace([row(1, 50, 1), row(16, 2000, 9)], 16) == "batch"
     assert curves.classify_pace([], 16) is None
+
+
+@pytest.mark.parametrize(("people", "users"), [(1, 1), (20, 5), (41, 11)])
+def test_of_people_a_share_asks_at_once_and_a_part_of_one_is_one(people: int, users: int) -> None:
+    load = make_load({"people": people}, 16, 0.25)
+    assert load is not None
+    found = load.document()
+    assert found["people"] == {"value": people, "assumed": False}
+    assert found["users"] == {"value": users, "assumed": True}
