@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kimi_prov.contract.documents.check import Check
     from kimi_prov.runner.connection import ConnectionOptions
     from kimi_prov.show.output import Output
 
@@ -141,7 +142,6 @@ def check(
     from kimi_prov.commands.check import evaluation, options  # noqa: PLC0415
     from kimi_prov.commands.check.targets import KINDS  # noqa: PLC0415
     from kimi_prov.show.report import check as reports  # noqa: PLC0415
-    from kimi_prov.show.report.writers import find_writer  # noqa: PLC0415
 
     chosen = options.parse(**values)
     if offers:
@@ -175,11 +175,18 @@ def check(
             say(f"--suggest: {error.message}; {error.fix}")
     if rows:
         document = reports.build_document(rows, chosen.load)
-        output.write(document, lambda: find_writer(output.format, details=details)(document))
-        if output.file is not None:
-            say(f"{output.file}: {document['answer']['sentence']}")
-        codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
+        codes.append(_write_report(document, output, details=details))
     return _choose_code(codes)
+
+
+def _write_report(document: Check, output: Output, *, details: bool) -> ExitCode:
+    """Write the report; one that goes to a file says its answer in a line."""
+    from kimi_prov.show.report.writers import find_writer  # noqa: PLC0415
+
+    output.write(document, lambda: find_writer(output.format, details=details)(document))
+    if output.file is not None:
+        say(f"{output.file}: {document['answer']['sentence']}")
+    return ExitCode.OK if document["ok"] else ExitCode.BLOCKED
 
 
 def _choose_code(codes: Sequence[ExitCode]) -> ExitCode:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from kimi_prov.catalog import loader
-from kimi_prov.commands.check import measured, targets
+from kimi_prov.commands.check import measured, targets, ways
 from kimi_prov.commands.check.options import DEFAULT_MODEL
 from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import make_plan_with_curve
@@ -50,7 +50,9 @@ def _judge_file(
     facts.pop("bench", None)
     if results:
         facts["bench"] = measured.list_readings(results)
-    return _judge(name, facts, options, results)
+    target = _judge(name, facts, options, results)
+    found = ways.list_ways(target, options.load, lambda other: _judge(name, other, options))
+    return {**target, "ways": found} if found else target
 
 
 def _judge(

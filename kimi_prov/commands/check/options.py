@@ -12,7 +12,7 @@ from kimi_prov.show.report.cost import Use
 from kimi_prov.sizing import load as loads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from kimi_prov.planner.settings.parsing import Settings
@@ -72,10 +72,10 @@ def parse(
     if load_file is not None:
         from kimi_prov.sizing import load_file as files  # noqa: PLC0415
 
-        given = files.read_load(load_file)
+        values = files.read_load(load_file)
         if request.keys() & {"people", "users"}:
-            given = {name: value for name, value in given.items() if name not in _WHO}
-        request = {**given, **request}
+            values = {name: value for name, value in values.items() if name not in _WHO}
+        request = {**values, **request}
         _refuse_both(request, settings)
     if not request:
         return chosen
@@ -88,7 +88,7 @@ def parse(
     return replace(chosen, variables={**variables, **lengths}, load=load)
 
 
-def _refuse_both(request: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _refuse_both(request: Collection[str], settings: Collection[str]) -> None:
     """Refuse two options of which each says how many requests there are."""
     both = [name for name in _WHO if name in request or name in settings]
     if len(both) > 1:

@@ -113,12 +113,33 @@ class CheckedTarget(TypedDict):
     null: the speed is not estimated."""
     sizing: Sizing | None
     suggestion: NotRequired[Suggestion]
+    ways: NotRequired[list[Way]]
+    """Better ways with the same machines, each under a condition."""
     cost: Cost
     assumptions: list[Assumption]
     measured: NotRequired[list[MeasuredInstead]]
     """Figures of this machine that replace the catalogue's."""
     effect: NotRequired[dict[str, MeasuredEffect] | None]
     """Figures of plan.throughput planned without the measurements, and with them."""
+
+
+class Way(TypedDict):
+    """How the same machines serve under a condition: a setting, or several joined."""
+
+    condition: str
+    hosts: Positive
+    """Machines that serve one model together."""
+    pace: Pace | None
+    pace_alone: Pace | None
+    machines: Positive | None
+    """Machines, or groups of the joined ones, that carry the load; null: no load."""
+    usd_per_hour: Amount | None
+    """Of all these machines; of one without a load."""
+    requests: Positive
+    """At once, on each machine or group."""
+    single_tok_s: AmountRange
+    decode_tok_s: AmountRange
+    """Of each of so many requests."""
 
 
 class CurvePoint(TypedDict):

@@ -20,17 +20,17 @@ def describe_decision(entry: RankedTarget, target: Target) -> str | None:
 def _compare_with_api(entry: RankedTarget, target: Target) -> str | None:
     cost = target["cost"]
     own = entry["usd_per_million_output_tokens"]["expected"]
-    asked = (
+    price = (
         cost["break_even"][0]["api_usd_per_million_output_tokens"] if cost["break_even"] else None
     )
-    if own is None or asked is None:
+    if own is None or price is None:
         return None
     way = "buying" if cost["purchase_usd"] is not None else "renting"
-    turns = _find_turning_use(entry, target, own, asked)
+    turns = _find_turning_use(entry, target, own, price)
     use = format_share(cost["utilisation"])
     api = f"the API of {clean(cost['break_even'][0]['api'])}"
-    figures = f"{format_money(own)} against {format_money(asked)} for a million output tokens"
-    if own <= asked:
+    figures = f"{format_money(own)} against {format_money(price)} for a million output tokens"
+    if own <= price:
         below = f"; below {format_share(turns)} use the API is" if turns else ""
         return f"By cost alone, at {use} use {way} is cheaper than {api}: {figures}{below}."
     wins = f"{way} wins from {format_share(turns)} use" if turns else f"{way} wins at no use"
@@ -38,13 +38,13 @@ def _compare_with_api(entry: RankedTarget, target: Target) -> str | None:
 
 
 def _find_turning_use(
-    entry: RankedTarget, target: Target, own: float, asked: float
+    entry: RankedTarget, target: Target, own: float, price: float
 ) -> float | None:
     """Return the use from which self-hosting is cheaper than the API; None: at no use."""
     if entry["priced_by"] == "quote":
         return target["cost"]["break_even"][0]["utilisation"]
     # A rent is paid at all hours: a token's cost falls in proportion to the use.
-    share = target["cost"]["utilisation"] * own / asked
+    share = target["cost"]["utilisation"] * own / price
     return share if share <= 1 else None
 
 

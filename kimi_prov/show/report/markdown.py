@@ -124,6 +124,9 @@ def _format_answer(document: Check) -> list[str]:
         cells += [row.serves, row.words]
         cells += [_format_cell(cell) for cell in row.cells]
         lines.append(_join_cells([*cells, escape(row.lacks)]))
+    for row in found.rows:
+        lines += [f"\n{escape(row.name)}: {escape(way)}." for way in row.ways]
+    lines += [""] * any(row.ways for row in found.rows)
     notes = "Bold: best of its column among those that are fast enough and carry the load. " * (
         len(found.rows) > 1
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from kimi_prov.show.report import hosts
+from kimi_prov.show.report import hosts, ways
 from kimi_prov.show.report.verdict import count_running
 from kimi_prov.show.text.formats import (
     Cell,
@@ -82,6 +82,7 @@ class Row:
     cells: tuple[Cell, ...]
     lacks: str
     words: str
+    ways: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def build_ranking(
                 recommended=row["target"] == answer["recommended"],
                 cells=tuple(line),
                 lacks="; ".join(map(clean, row["lacks"])) or "nothing",
+                ways=tuple(ways.describe_ways(targets[places[row["target"]]])),
                 words=_describe_paces(row, of_one_too=document["load"] is None),
             )
             for number, (row, line) in enumerate(zip(rows, lines, strict=True), 1)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from kimi_prov.show.report import decision, hosts
+from kimi_prov.show.report import decision, hosts, ways
 from kimi_prov.show.report.cost import HOURS_A_YEAR, round_figure
 from kimi_prov.show.report.findings import filter_severity, is_by_hand
-from kimi_prov.show.text.formats import clean, format_figure, format_money
+from kimi_prov.show.text.formats import clean, format_figure, format_money, format_sentence
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -33,14 +33,14 @@ _PACES = ("chat", "slow", "batch", None)
 _PACE_WORDS = {
     "chat": "fast enough to chat",
     "slow": "slow to read along with",
-    "batch": "only for batch work",
+    "batch": "too slow to chat",
     None: "of unknown speed",
 }
 
 
 def build_answer(targets: Sequence[Target], load: Load | None) -> Answer:
     """Return the document's `answer`."""
-    entries = [_build_entry(target, load) for target in targets]
+    entries = [build_entry(target, load) for target in targets]
     for entry in entries:
         entry["meets"] = _meets(entry, load)
     speeds = {t["name"]: _find_best_speed(t) for t in targets}
@@ -74,7 +74,8 @@ def _classify_alone(target: Target) -> Pace | None:
     return "blocked" if target["pace"] == "blocked" else curves.classify_pace(target["curve"], 1)
 
 
-def _build_entry(target: Target, load: Load | None) -> RankedTarget:
+def build_entry(target: Target, load: Load | None) -> RankedTarget:
+    """Return a target's entry of the ranking, its place apart."""
     found, sizing = target["cost"], target["sizing"]
     machines = sizing["machines"] if sizing else None
     low, expected, high = (_read_count(machines, name) for name in ("low", "expected", "high"))
@@ -272,6 +273,10 @@ def _write_sentence(
 ) -> str:
     """Return a sentence that says which target to take, or that none is suitable."""
     said = _answer(ranking, best, load, targets)
+    first = best or (ranking[0] if len(ranking) == 1 else None)
+    if first is not None:
+        lines = ways.describe_ways(_find_target(first, targets))
+        said = " ".join([said, *map(format_sentence, lines)])
     by_hand = [entry for entry in ranking if entry["by_hand"]]
     if not by_hand or len(ranking) == 1:
         return said
@@ -308,11 +313,11 @@ def _answer(
         return done
     if others == len(rest):
         return f"{done} The other {others if others > 1 else 'one'} can too."
-    told = f"{done} {others or 'None'} of the other {len(rest)} can too"
+    text = f"{done} {others or 'None'} of the other {len(rest)} can too"
     slow = sum(_is_enough(entry, load) for entry in rest) - others
     if slow:
-        told += f"; {slow} more {'are' if slow > 1 else 'is'} too slow to chat"
-    return f"{told}."
+        text += f"; {slow} more {'are' if slow > 1 else 'is'} too slow to chat"
+    return f"{text}."
 
 
 def _describe_one_and_many(entry: RankedTarget, target: Target) -> str:

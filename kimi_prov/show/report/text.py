@@ -194,6 +194,8 @@ def _format_ranking(document: Check) -> list[str]:
         extra += [f"each of {many}: {each}"] if " (" in each else []
         extra += [f"{_LACKS[row.serves]}: {row.lacks}"] if row.lacks != "nothing" else []
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
+        for way in row.ways:
+            lines += wrap(f"-> {way}", "   ", "      ")
     notes = "* best of its column among those that are fast enough and carry the load. " * (
         len(found.rows) > 1
     )

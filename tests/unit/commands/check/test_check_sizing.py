@@ -215,3 +215,55 @@ def test_what_no_machine_does_keeps_the_quotes_report() -> None:
     found = checked(H200, "--suggest", "--users", 4, "--tpot-ms", 0.5)
     (quoted,) = found["targets"]
     assert quoted["sizing"]["machines"]["expected"] is None
+
+
+def sheet(folder: Path, **parts: str) -> Path:
+    """A sheet of its own, one part a line."""
+    lines = ["schema: kimi-prov/spec/v1", *(f"{key}: {value}" for key, value in parts.items())]
+    file = folder / "sheet.yml"
+    file.write_text("\n".join([*lines, "disks: [{kind: nvme, size_gb: 7680, count: 2}]"]) + "\n")
+    return file
+
+
+def test_a_setting_of_the_firmware_that_decides_is_told_with_both_speeds(tmp_path: Path) -> None:
+    """Six nodes leave a third of the cores without a pool; one a socket uses all."""
+    cpu = '{model: "Xeon 6980P", sockets: 2}'
+    found = checked(
+        sheet(tmp_path, cpu=cpu, memory="{dimms: 24, dimm_gb: 64, speed_mt_s: 6400}"),
+        *("--users", 1),
+    )
+    (target,) = found["targets"]
+    (way,) = target["ways"]
+    assert "one NUMA node for each socket" in way["condition"]
+    here = target["plan"]["throughput"]["single_tok_s"]["expected"]
+    assert way["single_tok_s"]["expected"] > 2 * here
+    assert way["condition"] in found["answer"]["sentence"]
+
+
+def test_joined_machines_are_told_where_they_are_cheaper(tmp_path: Path) -> None:
+    rented = sheet(
+        tmp_path,
+        cpu='{model: "EPYC 9654", sockets: 2}',
+        memory="{total_gb: 2048}",
+        gpus='{model: "H100 SXM", count: 8}',
+        price="{hourly_usd: 24}",
+    )
+    found = checked(rented, "--users", 60)
+    (target,), (entry,) = found["targets"], found["answer"]["ranking"]
+    assert target["sizing"]["most_requests"] < 60
+    (way,) = target["ways"]
+    assert way["hosts"] in (2, 4)
+    assert way["usd_per_hour"] == 24 * way["hosts"] * way["machines"] < entry["usd_per_hour"]
+    assert way["condition"] in found["answer"]["sentence"]
+    # Where one holds them all, nothing is told.
+    assert "ways" not in checked(rented, "--users", 1)["targets"][0]
+
+
+def test_people_are_counted_by_the_stated_share_and_exclude_requests() -> None:
+    found = checked(H200, "--people", 80)
+    assert found["load"]["users"] == {"value": 20, "assumed": True}
+    (people,) = (row for row in found["targets"][0]["assumptions"] if row["what"] == "People")
+    assert people["value"].startswith("25% of 80 have a request in flight")
+    assert "hosn.om" in people["source"]
+    for other in ("--users", "--concurrency"):
+        assert "exclude each other" in refused(H200, "--people", 80, other, 4)

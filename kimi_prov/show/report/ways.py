@@ -1,0 +1,30 @@
+"""Describe other ways to serve with the same machines, each with its condition and its figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.show.report import hosts
+from kimi_prov.show.text.formats import clean, format_money, read_span
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.check import CheckedTarget as Target
+    from kimi_prov.contract.documents.check import Way
+
+
+def describe_ways(target: Target) -> list[str]:
+    """Return a line for each way; none where the machine is best as it stands."""
+    return [_describe_way(way) for way in target.get("ways") or ()]
+
+
+def _describe_way(way: Way) -> str:
+    speeds = f"{read_span(way['single_tok_s'])} tokens/s for one person"
+    if way["requests"] > 1:
+        speeds += f", {read_span(way['decode_tok_s'])} for each of {way['requests']:,} at once"
+    if way["machines"] is None:
+        return clean(f"With {way['condition']}: {speeds}")
+    machines = hosts.count_machines(way["machines"], way["hosts"])
+    hour = "" if way["usd_per_hour"] is None else f", {format_money(way['usd_per_hour'])} an hour"
+    if way["hosts"] > 1:
+        return clean(f"{machines}, {way['condition']}{hour}: {speeds}")
+    return clean(f"With {way['condition']}, {machines}{hour}: {speeds}")
