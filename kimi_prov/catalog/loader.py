@@ -23,7 +23,7 @@ from kimi_prov.catalog.engines import Engine
 from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
 from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
-from kimi_prov.catalog.models import Draft, Format, Model
+from kimi_prov.catalog.models import Draft, Format, Model, UnservedModel
 from kimi_prov.catalog.names import (
     index_rows,
     list_name_forms,
@@ -33,6 +33,7 @@ from kimi_prov.catalog.names import (
     refuse_repository,
     refuse_unknown,
     refuse_unknown_part,
+    refuse_unserved,
 )
 from kimi_prov.catalog.prices import (
     ApiPrice,
@@ -71,6 +72,11 @@ class Catalogue:
     def models(self) -> tuple[Model, ...]:
         """Models that can be named."""
         return self._rows("models", Model)
+
+    @cached_property
+    def unserved(self) -> tuple[UnservedModel, ...]:
+        """Models that no engine here serves yet."""
+        return self._files.rows("models", "unserved", UnservedModel, ("name",))
 
     @cached_property
     def drafts(self) -> tuple[Draft, ...]:
@@ -200,6 +206,9 @@ class Catalogue:
         key = name.strip().lower().rsplit("/", 1)[-1]
         match = self._model_names.get(key)
         if match is None:
+            for row in self.unserved:
+                if row.name == key:
+                    raise refuse_unserved(row)
             kin = [row for row in self.models if "/" in name and key.startswith(f"{row.name}-")]
             if kin:
                 raise refuse_repository(name, max(kin, key=lambda row: len(row.name)).name)

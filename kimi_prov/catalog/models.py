@@ -155,6 +155,19 @@ class Model(Row):
 
 
 @dataclass(frozen=True)
+class UnservedModel(Row):
+    """A model that exists and that no engine here serves yet, with the reason."""
+
+    name: PathName
+    repo: HubName
+    reason: str
+    instead: str
+    source: str
+    confidence: Confidence
+    released: str | None = None
+
+
+@dataclass(frozen=True)
 class Draft(Row):
     """A small model that guesses tokens for a large one to verify (speculative decoding).
 

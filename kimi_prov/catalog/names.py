@@ -13,6 +13,8 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from kimi_prov.catalog.models import UnservedModel
+
 _T = TypeVar("_T")
 
 
@@ -77,6 +79,14 @@ def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> 
     hint = f"did you mean {' or '.join(near)}?" if near else "none has a name like it"
     return UserError(
         f"unknown {kind} {format_value(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
+    )
+
+
+def refuse_unserved(row: UnservedModel) -> UserError:
+    """Return the error for a model that exists and is not served yet."""
+    return UserError(
+        f"{row.name} is known and not yet served: {row.reason}",
+        fix=f"kimi_model: {row.instead}; or a row of your own (docs/contributing/add-a-model.md)",
     )
 
 

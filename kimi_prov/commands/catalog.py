@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ def _list_accepted(catalogue: Catalogue) -> _Rows:
 
 _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "models": _select_rows("models"),
+    "unserved": _select_rows("unserved"),
     "drafts": _select_rows("drafts"),
     "formats": _select_rows("formats"),
     "cpus": _select_rows("cpus"),
@@ -79,12 +81,19 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
 @click.argument("name", required=False)
 @CATALOG
 @add_output_options
+@click.option(
+    "--older-than",
+    type=click.IntRange(min=0),
+    metavar="DAYS",
+    help="Only rows last checked so many days ago or earlier.",
+)
 @click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token, for `pin`.")
 @click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates, for `pin`.")
 def catalog(
     kind: str | None,
     name: str | None,
     output: Output,
+    older_than: int | None,
     hf_token_file: Path | None,
     ca_bundle: Path | None,
 ) -> None:
@@ -99,6 +108,9 @@ def catalog(
         output.write(manifest, lambda: pin.format_text(manifest))
         return
     document = collect(load_catalogue(), kind, name)
+    if older_than is not None:
+        limit = datetime.datetime.now(tz=datetime.UTC).date() - datetime.timedelta(days=older_than)
+        document["rows"] = select_stale(document["rows"], limit)
     output.write(document, lambda: catalog_text.format_text(document, output.columns()))
 
 
@@ -119,6 +131,11 @@ def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Documen
     if kind is not None and name is not None:
         rows = _filter_by_name(catalogue, kind, name, rows)
     return {"schema": SCHEMA, "kind": kind, "name": name, "rows": rows}
+
+
+def select_stale(rows: list[Document], limit: datetime.date) -> list[Document]:
+    """Return the rows that were last checked on a day or earlier, and those without a day."""
+    return [row for row in rows if row["checked"] is None or row["checked"] <= limit.isoformat()]
 
 
 def _find_everywhere(catalogue: Catalogue, name: str) -> list[Document]:

