@@ -37,7 +37,8 @@ class Engine(Row):
     weight format to the name by which a hybrid engine asks for it. `compute_capabilities`: GPUs
     that its machine code is for, none where that was not read. `moe_tuner_sha256`: digest of
     benchmarks/kernels/benchmark_moe.py in the sources of this version. `messages_api`: whether it
-    answers Anthropic's API at /v1/messages, None where its sources were not read for that.
+    answers Anthropic's API at /v1/messages, None where its sources were not read for that. `nvcc`:
+    whether its locks have CUDA's compiler, by which it can build kernels on the machine.
     """
 
     name: PathName
@@ -70,6 +71,7 @@ class Engine(Row):
     plugin: Plugin | None = None
     moe_tuner_sha256: str | None = None
     messages_api: bool | None = None
+    nvcc: bool = False
     note: str | None = None
 
     def built_for(self, capability: str | None) -> bool:

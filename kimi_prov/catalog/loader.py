@@ -208,7 +208,7 @@ class Catalogue:
         if match is None:
             for row in self.unserved:
                 if row.name == key:
-                    raise refuse_unserved(row)
+                    raise refuse_unserved(row.name, row.reason, row.instead)
             kin = [row for row in self.models if "/" in name and key.startswith(f"{row.name}-")]
             if kin:
                 raise refuse_repository(name, max(kin, key=lambda row: len(row.name)).name)

@@ -13,8 +13,6 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kimi_prov.catalog.models import UnservedModel
-
 _T = TypeVar("_T")
 
 
@@ -82,11 +80,11 @@ def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> 
     )
 
 
-def refuse_unserved(row: UnservedModel) -> UserError:
-    """Return the error for a model that exists and is not served yet."""
+def refuse_unserved(name: str, reason: str, instead: str) -> UserError:
+    """Return the error for a model that exists and is not served yet, with another one's name."""
     return UserError(
-        f"{row.name} is known and not yet served: {row.reason}",
-        fix=f"kimi_model: {row.instead}; or a row of your own (docs/contributing/add-a-model.md)",
+        f"{name} is known and not yet served: {reason}",
+        fix=f"kimi_model: {instead}; or a row of your own (docs/contributing/add-a-model.md)",
     )
 
 

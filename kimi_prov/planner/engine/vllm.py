@@ -29,6 +29,9 @@ _NUMA_NODES = "numa-bind-nodes"
 # Marlin's are in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
 _HUMMING_SINCE = "0.26.0"
 _BACKEND_FLAG_SINCE = "0.15.0"
+# From this version FlashInfer's all-reduce is on by itself, and the engine goes on without it where
+# it cannot be built (flashinfer_all_reduce.py of 0.32.0 and 0.33.0; 0.25.1 has it off).
+_FLASHINFER_REDUCE_SINCE = "0.32.0"
 
 
 def find_graphs_off_flag(args: Mapping[str, Any]) -> str | None:
@@ -134,10 +137,13 @@ def make_environment(
     budget: Budget,
     placement: Placement,
     gpus: list[int],
+    env_dir: str,
+    capability: str | None = None,
 ) -> dict[str, str]:
     """Return the variables of vLLM and its plugin.
 
-    `gpus` are the instance's own; a single instance sees all GPUs.
+    `gpus` are the instance's own; a single instance sees all GPUs. `env_dir` is the engine's own
+    directory, `capability` the GPUs' CUDA compute capability, such as "9.0".
     """
     environment = {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
     if budget.instances > 1 and gpus:
@@ -164,4 +170,27 @@ def make_environment(
         }
         # The folder of tables of tuned Triton kernels, which is empty until the tuner has run.
         environment["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
+        if _has_flashinfer_reduce(choice, capability):
+            environment |= _make_compiler_environment(env_dir)
     return environment
+
+
+def _has_flashinfer_reduce(choice: EngineChoice, capability: str | None) -> bool:
+    """Whether FlashInfer's all-reduce is built, as the recipes for Blackwell have it."""
+    blackwell = (capability or "").startswith("10.")
+    return blackwell and choice.engine.nvcc and _is_at_least(choice, _FLASHINFER_REDUCE_SINCE)
+
+
+def _make_compiler_environment(env_dir: str) -> dict[str, str]:
+    """Return FlashInfer's variables: its all-reduce, its compiler, and where it keeps kernels.
+
+    The locks have nvcc 13.5 beside headers of 13.0, which CCCL refuses unless it is told not to
+    look; such code was compiled for 9.0a and 10.0a from the wheels, and never run.
+    """
+    return {
+        "VLLM_ALLREDUCE_USE_FLASHINFER": "1",
+        "CUDA_HOME": f"{env_dir}/cuda",
+        "FLASHINFER_WORKSPACE_BASE": paths.CACHE,
+        "NVCC_APPEND_FLAGS": "-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",
+        "PATH": f"{env_dir}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }

@@ -141,7 +141,8 @@ def make_instance(
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
     own = dict(chosen) if choice.hybrid else vllm.make_instance_flags(chosen, where, nodes)
     own |= slot.flags
-    environment = _make_environment(choice, own, budget, where, gpus) | dict(slot.environment)
+    environment = _make_environment(choice, own, budget, where, gpus, host.capability)
+    environment |= dict(slot.environment)
     return {
         "index": index,
         "unit": slot.unit,
@@ -200,6 +201,7 @@ def _make_environment(
     budget: Budget,
     placement: Placement,
     gpus: list[int],
+    capability: str | None,
 ) -> dict[str, str]:
     """Return an instance's environment: offline, without telemetry, caches writable by `kimi`.
 
@@ -212,8 +214,9 @@ def _make_environment(
         "TORCHINDUCTOR_CACHE_DIR": f"{paths.CACHE}/inductor",
         "XDG_CACHE_HOME": paths.CACHE,
     }
+    env_dir = engine.make_env_dir(choice)
     if choice.hybrid:
-        own = sglang.make_environment(engine.make_env_dir(choice))
+        own = sglang.make_environment(env_dir)
     else:
-        own = vllm.make_environment(choice, chosen, budget, placement, gpus)
+        own = vllm.make_environment(choice, chosen, budget, placement, gpus, env_dir, capability)
     return {**environment, **own}

@@ -13,6 +13,8 @@ from plan_inputs import (
     plan,
 )
 
+from kimi_prov.catalog.loader import load_catalogue
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -84,6 +86,26 @@ def test_an_older_vllm_is_refused_for_kimi_k3_and_0_33_is_installed() -> None:
     new = plan(b300(), engine_version="0.33.0", **K3)
     assert (new["engine"]["version"], new["engine"]["provisioned"]) == ("0.33.0", True)
     assert not {row for row in blocked_by(new) if row.startswith("engine")}
+
+
+def test_flashinfer_reduces_on_blackwell_where_the_lock_has_a_compiler() -> None:
+    """As the recipe of Kimi K3 has it; an older version and another card keep their own kernels."""
+    document = plan(b300(), **K3)
+    env = document["instances"][0]["env"]
+    assert env["VLLM_ALLREDUCE_USE_FLASHINFER"] == "1"
+    assert document["installation"]["cuda_home"] == env["CUDA_HOME"]
+    for facts, version in ((b300(), "0.25.1"), (gpu_facts(), "0.33.0")):
+        other = plan(facts, engine_version=version, **HUGE)
+        assert other["instances"][0]["env"]["VLLM_ALLREDUCE_USE_FLASHINFER"] == "0"
+        assert other["installation"]["cuda_home"] is None
+
+
+def test_a_version_has_a_compiler_where_its_lock_has() -> None:
+    catalogue = load_catalogue()
+    for row in catalogue.engines:
+        names = [row.lock_name(python) for python in row.python]
+        texts = [catalogue.lock(name) for name in names if name in catalogue.locks]
+        assert all(("\nnvidia-cuda-nvcc==" in text) == row.nvcc for text in texts), row.version
 
 
 def test_locks_are_for_x86_64() -> None:
