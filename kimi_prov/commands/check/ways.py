@@ -89,7 +89,7 @@ def _list_joined(target: CheckedTarget, load: Load | None, judge: Judge) -> Iter
     facts, sizing = target["facts"], target["sizing"]
     alone = recommendation.build_entry(target, load)
     many = len(facts["gpus"])
-    if facts["group"] or not many or target["plan"]["hybrid"] or load is None or sizing is None:
+    if facts.get("group") or not many or target["plan"]["hybrid"] or load is None or sizing is None:
         return
     most = sizing["most_requests"]
     if not is_possible(target) or load.users is None or (most is not None and most >= load.users):

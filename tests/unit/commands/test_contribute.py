@@ -56,7 +56,7 @@ def test_a_row_for_each_number_of_requests_reads_back_as_what_was_measured(tmp_p
     assert (many.serving.input_tokens, many.serving.output_tokens) == (8192, 1024)
     assert many.machine.gpus is not None
     assert (many.machine.gpus.name, many.machine.gpus.count) == ("H200 SXM", 8)
-    assert len({case.source for case in cases}) == 1
+    assert len({case.author for case in cases}) == 1
 
 
 def test_a_hybrid_keeps_what_its_speed_depends_on(tmp_path: Path) -> None:
