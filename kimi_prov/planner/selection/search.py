@@ -42,10 +42,10 @@ class Candidate:
     @property
     def layout(self) -> tuple[int, int, int, int, int]:
         """Ranks, stages, copies of attention, ranks that share a cache, and engines."""
-        found = self.budget.gpu
-        if found is None:
+        cards = self.budget.gpu
+        if cards is None:
             return (1, 1, 1, 1, self.budget.instances)
-        ways = (found.ranks, found.pipeline, found.data, found.decode_context)
+        ways = (cards.ranks, cards.pipeline, cards.data, cards.decode_context)
         return (*ways, self.budget.instances)
 
     @property
@@ -159,6 +159,11 @@ def _describe_candidate(candidate: Candidate) -> str:
     ways += [f"{copies} copies of attention" if copies > 1 else ""]
     ways += [f"a cache shared by {shared}" if shared > 1 else ""]
     return (
-        f"{', '.join(way for way in ways if way)} ({candidate.one:.3g} tokens/s alone, "
-        f"{candidate.all:.3g} together)"
+        f"{', '.join(way for way in ways if way)} ({_round(candidate.one)} tokens/s alone, "
+        f"{_round(candidate.all)} together)"
     )
+
+
+def _round(speed: float) -> str:
+    """Write three figures, as estimates are shown."""
+    return f"{float(f'{speed:.3g}'):g}"

@@ -58,6 +58,7 @@ def format_plan(document: MachinePlan) -> str:
         *_format_row(
             "parallel", _describe_parallel(document["parallel"], len(document["instances"]))
         ),
+        *_format_row("", document["parallel"].get("reason")),
         *_format_row("speed", _describe_speed(document["throughput"])),
         *_format_row("tuning", _describe_tuning(tuning)),
         *[line for text in _describe_skipped(tuning["skipped"]) for line in _format_row("", text)],
@@ -167,9 +168,7 @@ def _describe_parallel(found: ParallelPlan, instances: int) -> str | None:
     ]
     ways += ["experts whole on a GPU each"] if found["expert"] else []
     ways += [f"{instances} instances"] if instances > 1 else []
-    if not ways:
-        return None
-    return "; ".join([", ".join(ways), *([found["reason"]] if "reason" in found else [])])
+    return ", ".join(ways) or None
 
 
 def _describe_speed(found: ThroughputPlan) -> str:
