@@ -40,8 +40,10 @@ from kimi_prov.catalog.prices import (
     Assumption,
     GpuHour,
     MachineHour,
+    PartPrice,
     Prices,
     Purchase,
+    Rent,
     StoragePrice,
 )
 from kimi_prov.catalog.pythons import Interpreter
@@ -156,9 +158,11 @@ class Catalogue:
         return Prices(
             api=self._files.rows("prices", "api", ApiPrice, ("name",)),
             gpu_hour=self._files.rows("prices", "gpu_hour", GpuHour, ("name",)),
+            rent=self._files.rows("prices", "rent", Rent, ("name",)),
             machine_hour=self._files.rows("prices", "machine_hour", MachineHour, ("name",)),
             storage=self._files.rows("prices", "storage", StoragePrice, ("name",)),
             purchase=self._files.rows("prices", "purchase", Purchase, ("name",)),
+            parts=self._files.rows("prices", "parts", PartPrice, ("name",)),
             assumptions=self._files.rows("prices", "assumptions", Assumption, ("name",)),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
@@ -35,6 +35,21 @@ class GpuHour(Row):
     source: str
     confidence: Confidence
     list_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Rent(Row):
+    """What an hour of one GPU is offered for, on demand: lowest, usual and highest.
+
+    `source` names at least three dated ones, separated by semicolons.
+    """
+
+    name: str
+    low_usd: float
+    usual_usd: float
+    high_usd: float
+    source: str
+    confidence: Confidence
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,21 @@ class Purchase(Row):
 
 
 @dataclass(frozen=True)
+class PartPrice(Row):
+    """The observed price of a part that is no GPU, as a range: of one piece, or of one `unit`.
+
+    `name` is that of a processor in cpus.yaml, or the kind of memory as sheets write it.
+    """
+
+    name: str
+    unit: Literal["piece", "GB"]
+    low_usd: float
+    high_usd: float
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
 class Assumption(Row):
     """An assumed figure that a cost needs."""
 
@@ -96,10 +126,20 @@ class Prices:
 
     api: tuple[ApiPrice, ...] = ()
     gpu_hour: tuple[GpuHour, ...] = ()
+    rent: tuple[Rent, ...] = ()
     machine_hour: tuple[MachineHour, ...] = ()
     storage: tuple[StoragePrice, ...] = ()
     purchase: tuple[Purchase, ...] = ()
+    parts: tuple[PartPrice, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+
+    def find_rent(self, gpu: str) -> Rent | None:
+        """Find what an hour of a GPU costs, by the catalogue's name; None where nobody said."""
+        return next((row for row in self.rent if row.name == gpu), None)
+
+    def find_part(self, name: str) -> PartPrice | None:
+        """Find the price of a processor, or of a GB of memory; None is "no price"."""
+        return next((row for row in self.parts if row.name == name), None)
 
     def assumed(self, name: str) -> float:
         """Return a figure by name. Raises KeyError for an unknown one."""

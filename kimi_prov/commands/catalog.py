@@ -60,7 +60,15 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
         "drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"
     ),
     "prices": _select_part_rows(
-        "prices", "api", "gpu_hour", "machine_hour", "storage", "purchase", "assumptions"
+        "prices",
+        "api",
+        "gpu_hour",
+        "rent",
+        "machine_hour",
+        "storage",
+        "purchase",
+        "parts",
+        "assumptions",
     ),
     "broken": _select_rows("broken"),
     "groups": _select_rows("groups"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plan_inputs import HUGE, blocked_by, found, gpu_facts, hybrid_facts, metal_facts, plan
 
-from kimi_prov.catalog.loader import OVERLAY
+from kimi_prov.catalog.loader import OVERLAY, load_catalogue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,14 @@ def test_settings_cost_work() -> None:
 
 
 def test_cards_that_are_missing_are_counted_and_priced() -> None:
-    """Four H100 hold no Kimi in INT4, eight do: four more at 28 to 32 thousand dollars."""
+    """Four H100 hold no Kimi in INT4, eight do: four more at the prices of the catalogue."""
     document = plan(h100(4), engine="vllm", **HUGE)
     assert "gpu.memory" in blocked_by(document)
     row = found(document, "gpu.memory")[0]
-    assert row["cost_usd"] == 4 * 30000
-    assert "4 more H100 SXM 80GB at $28,000 to $32,000" in row["cost_basis"]
+    card = next(r for r in load_catalogue().prices.purchase if r.name == "H100 SXM 80GB")
+    assert row["cost_usd"] == 4 * (card.low_usd + card.high_usd) / 2
+    span = f"${card.low_usd:,.0f} to ${card.high_usd:,.0f}"
+    assert f"4 more H100 SXM 80GB at {span}" in row["cost_basis"]
 
 
 def test_a_machine_without_cards_is_told_the_least_that_cards_for_it_cost() -> None:
