@@ -142,9 +142,9 @@ def find_runner_up(
 
 def _describe_choice(best: Candidate, candidates: Sequence[Candidate], optimise: str) -> str:
     other = find_runner_up(best, candidates, optimise)
-    said = f"{_describe_candidate(best)}: best of {len(candidates)} by {optimise}"
     if other is None:
-        return said
+        return ""
+    said = f"{_describe_candidate(best)}: best of {len(candidates)} by {optimise}"
     lost = 1 - other.rate(optimise)[0] / best.rate(optimise)[0]
     said += f"; next is {_describe_candidate(other)}, {max(0.0, lost):.0%} less"
     if other.margin > best.margin:
@@ -154,7 +154,10 @@ def _describe_choice(best: Candidate, candidates: Sequence[Candidate], optimise:
 
 def _describe_candidate(candidate: Candidate) -> str:
     tensor, stages, copies, shared, engines = candidate.layout
-    ways = [f"{engines} engines" if engines > 1 else "", f"{tensor} GPUs a layer"]
+    ways = [
+        f"{engines} engines" if engines > 1 else "",
+        f"{tensor} GPU{'s' if tensor > 1 else ''} a layer",
+    ]
     ways += [f"{stages} stages" if stages > 1 else ""]
     ways += [f"{copies} copies of attention" if copies > 1 else ""]
     ways += [f"a cache shared by {shared}" if shared > 1 else ""]
