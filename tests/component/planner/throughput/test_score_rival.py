@@ -121,11 +121,11 @@ def test_a_prompt_alone_and_a_request_end_to_end_take_their_own_times(tmp_path, 
     assert [row["its"] for row in rival_of(capsys)["rows"]] == pytest.approx([2000.0, 1000 / 11])
 
 
-def test_a_class_under_three_sources_has_no_figure_of_the_rival_either(tmp_path, rival, capsys):
+def test_a_class_under_three_authors_has_no_figure_of_the_rival_either(tmp_path, rival, capsys):
     path = rows(tmp_path, GPU, GPU)
     assert run(path, rival) == 0
     beside = capsys.readouterr().out.partition("its median")[2].partition("set aside")[0]
-    assert beside.count("unscored: under 3 sources") == 4
+    assert beside.count("unscored: under 3 authors") == 4
     assert "%" not in beside
 
 
