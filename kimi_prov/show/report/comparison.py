@@ -28,7 +28,7 @@ from kimi_prov.show.text.formats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from kimi_prov.contract.documents.check import CheckedTarget as Target
     from kimi_prov.contract.documents.ranges import Range
@@ -38,13 +38,24 @@ if TYPE_CHECKING:
 _Row = tuple[str, list[Cell]]
 
 
-def build_table(targets: Sequence[Target]) -> list[_Row]:
-    """Return rows of a label and a cell for each target; the best cell of a row is marked."""
-    return [
+def build_table(targets: Sequence[Target], meeting: Collection[str] = ()) -> list[_Row]:
+    """Return rows of a label and a cell for each target.
+
+    The best cell of a row is marked, if its machine is `meeting` what was asked.
+    """
+    rows = [
         *_list_machines(targets),
         *_list_speeds(targets),
         *_list_needs(targets),
         *_list_costs(targets),
+    ]
+    meets = [target["name"] in meeting for target in targets]
+    return [
+        (
+            label,
+            [Cell(cell.text, cell.best and fits) for cell, fits in zip(cells, meets, strict=True)],
+        )
+        for label, cells in rows
     ]
 
 
@@ -123,7 +134,9 @@ def _list_needs(targets: Sequence[Target]) -> list[_Row]:
         _build_row("Host memory needed", map(_describe_ram, targets)),
         _build_row("RAM disk", map(_describe_ram_disk, targets)),
         _build_row("Disk needed", map(_describe_disk, targets)),
-        _build_marked_row(targets, "Power", map(_describe_power, targets), power, min),
+        _build_marked_row(
+            targets, "Power, with cooling", map(_describe_power, targets), power, min
+        ),
     ]
 
 

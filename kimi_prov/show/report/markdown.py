@@ -27,6 +27,7 @@ from kimi_prov.show.report.ranking import (
     explain_columns,
     explain_n,
     get_answer,
+    list_meeting,
     sort_targets,
 )
 from kimi_prov.show.report.verdict import STATUS, describe_verdict, format_title, get_status
@@ -55,7 +56,7 @@ def format_check(document: Check) -> str:
     serves = any(row["serves"] for row in document["answer"]["ranking"])
     lines += [*costs, *obstacles] if serves else [*obstacles, *costs]
     heading = "Side by side" if len(targets) > 1 else "Figures"
-    lines += ["", f"## {heading}", "", *_format_side_by_side(ordered)]
+    lines += ["", f"## {heading}", "", *_format_side_by_side(ordered, list_meeting(document))]
     for number, target in enumerate(ordered, 1):
         lines += [
             "",
@@ -149,9 +150,9 @@ def _format_tables(tables: Sequence[Table]) -> list[str]:
     return lines
 
 
-def _format_side_by_side(targets: Sequence[Target]) -> list[str]:
+def _format_side_by_side(targets: Sequence[Target], meeting: Sequence[str]) -> list[str]:
     lines = format_table(("", *(t["name"] for t in targets)), [])
-    for label, cells in build_table(targets):
+    for label, cells in build_table(targets, meeting):
         lines.append(_join_cells([escape(label), *map(_format_cell, cells)]))
     return lines
 

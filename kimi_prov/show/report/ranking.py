@@ -83,6 +83,7 @@ class Row:
     lacks: str
     words: str
     ways: tuple[str, ...]
+    meets: bool
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,12 @@ class Ranking:
     def plain_heads(self) -> list[tuple[str, str]]:
         """Heads without a group, with their kinds."""
         return [pair for pair in zip(self.heads, self.kinds, strict=True) if pair[1] != "speed"]
+
+    @property
+    def labels(self) -> list[str]:
+        """Heads that stand beside a cell by themselves."""
+        pairs = zip(self.heads, self.kinds, strict=True)
+        return [f"{head}, tokens/s" if kind == "speed" else head for head, kind in pairs]
 
     @property
     def speed_heads(self) -> tuple[str, ...]:
@@ -130,6 +137,7 @@ def build_ranking(
                 recommended=row["target"] == answer["recommended"],
                 cells=tuple(line),
                 lacks="; ".join(map(clean, row["lacks"])) or "nothing",
+                meets=row["meets"],
                 ways=tuple(ways.describe_ways(targets[places[row["target"]]])),
                 words=_describe_paces(row, of_one_too=document["load"] is None),
             )
@@ -145,6 +153,11 @@ def _describe_paces(row: RankedTarget, *, of_one_too: bool) -> str:
     if not of_one_too or alone is None or alone == row["pace"]:
         return PACE[row["pace"]]
     return f"{PACE[alone]} for one; {PACE[row['pace']].lower()} for all"
+
+
+def list_meeting(document: Check) -> list[str]:
+    """Name the targets that are fast enough and carry the load."""
+    return [row["target"] for row in document["answer"]["ranking"] if row["meets"]]
 
 
 def map_places(document: Check) -> dict[str, int]:
