@@ -57,7 +57,19 @@ CLIENTS = {
     "claude-code": Snippet(
         "the coding agent Claude Code", "npm install -g @anthropic-ai/claude-code", "messages"
     ),
+    "codex": Snippet("the coding agent Codex, on /v1/responses", "npm install -g @openai/codex"),
+    "continue": Snippet("the coding agent Continue", "npm install -g @continuedev/cli"),
+    "kilo-code": Snippet("the coding agent Kilo Code", "npm install -g @kilocode/cli"),
+    "goose": Snippet("the agent goose", "the program goose"),
+    "litellm": Snippet("LiteLLM", "pip install litellm"),
+    "open-webui": Snippet("Open WebUI on another machine", "pip install open-webui"),
+    "zed": Snippet("settings for the editor Zed"),
+    "roo-code": Snippet("what to enter in Roo Code, Kilo Code or Cline in an editor"),
+    "n8n": Snippet("what to enter in n8n"),
+    "dify": Snippet("what to enter in Dify"),
 }
+# Other names, by which people look for a snippet.
+ALIASES = {"openai": "python"}
 TOPICS = {
     "thinking": Snippet("reasoning and answer apart", _OPENAI, "thinking"),
     "instant": Snippet("an answer without reasoning", _OPENAI, "instant"),
@@ -94,6 +106,7 @@ def format_snippet(name: str, server: Server) -> str:
             context=server.context,
             usage=server.usage,
             thinks=thinks,
+            sees=bool(server.sees),
             switches=server.switches,
             certificate_file=server.certificate_file,
             curl_options=_make_curl_options(server),

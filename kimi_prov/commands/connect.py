@@ -157,6 +157,8 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     """Check the name of a snippet; `list` prints all names."""
     if value is None or value in snippets.SNIPPETS:
         return value
+    if value in snippets.ALIASES:
+        return snippets.ALIASES[value]
     if value == "list":
         show(snippets.list_snippets() + "\n")
         context.exit()

@@ -138,6 +138,30 @@ def test_cline(site: Site, of_npm: Path, tmp_path: Path) -> None:
     assert not [file for file in kept if KEY.encode() in file.read_bytes()]
 
 
+def test_codex(site: Site, of_npm: Path, tmp_path: Path) -> None:
+    assert HELLO in site.paste("codex", of_npm / "node_modules" / ".bin", tmp_path / "empty")
+    assert {path.partition("?")[0] for path in site.engine.paths} == {"/v1/responses"}
+
+
+def test_continue(site: Site, of_npm: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    assert HELLO in site.paste("continue", of_npm / "node_modules" / ".bin", empty)
+    assert set(site.engine.paths) == {"/v1/chat/completions"}
+    assert KEY not in (empty / "continue-kimi.yaml").read_text()
+
+
+def test_kilo_code(site: Site, of_npm: Path, tmp_path: Path) -> None:
+    assert HELLO in site.paste("kilo-code", of_npm / "node_modules" / ".bin", tmp_path / "empty")
+    assert set(site.engine.paths) == {"/v1/chat/completions"}
+
+
+def test_litellm(site: Site, aider: Path, tmp_path: Path) -> None:
+    # aider is built on it.
+    assert site.paste("litellm", aider, tmp_path / "empty") == f"{HELLO}\n"
+    (body,) = site.engine.asked
+    assert (body["temperature"], body["top_p"]) == (1.0, 0.95)
+
+
 def test_claude_code(site: Site, of_npm: Path, tmp_path: Path) -> None:
     assert HELLO in site.paste("claude-code", of_npm / "node_modules" / ".bin", tmp_path / "empty")
     assert {path.partition("?")[0] for path in site.engine.paths} <= {

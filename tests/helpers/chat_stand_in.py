@@ -158,6 +158,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.path.startswith("/v1/messages"):
                 self._messages(body)
                 return
+            if self.path == "/v1/responses":
+                self._responses(body)
+                return
             message = message_of(body, self.engine)
         except BadRequestError as error:
             self._send(400, {"error": {"message": str(error), "type": "BadRequestError"}})
@@ -255,6 +258,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         end = {"stop_reason": "end_turn", "stop_sequence": None}
         self._named({"type": "message_delta", "delta": end, "usage": usage})
         self._named({"type": "message_stop"})
+
+    def _responses(self, body: dict[str, Any]) -> None:
+        """Answer as OpenAI's newer API does, as a stream: the only form that Codex asks for."""
+        if body["model"] != self.engine.model or not body["stream"]:
+            raise BadRequestError("model or stream")
+        words = self.engine.words
+        text = {"type": "output_text", "text": "".join(words), "annotations": []}
+        item = {"id": "m1", "type": "message", "role": "assistant", "content": [text]}
+        opened = {"id": "r1", "object": "response", "status": "in_progress", "output": []}
+        usage = {"input_tokens": 7, "output_tokens": 11, "total_tokens": 18}
+        at = {"item_id": "m1", "output_index": 0, "content_index": 0}
+        self._begin()
+        self._named({"type": "response.created", "response": opened})
+        added = {**item, "content": []}
+        self._named({"type": "response.output_item.added", "output_index": 0, "item": added})
+        for word in words:
+            self._named({"type": "response.output_text.delta", **at, "delta": word})
+        self._named({"type": "response.output_item.done", "output_index": 0, "item": item})
+        whole = {**opened, "status": "completed", "output": [item], "usage": usage}
+        self._named({"type": "response.completed", "response": whole})
 
     def _named(self, event: dict[str, Any]) -> None:
         self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())

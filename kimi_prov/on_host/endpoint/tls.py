@@ -50,7 +50,11 @@ def compute_fingerprint(pem: str) -> str:
 
 
 def make_self_signed(names: list[str], *, loopback: bool = True, usage: str = "serverAuth") -> str:
-    """Return a new P-256 key and a certificate for `names`, as one PEM text."""
+    """Return a new P-256 key and a certificate for `names`, as one PEM text.
+
+    It is no authority: clients on rustls (Codex, goose, Zed) refuse one that a server shows as its
+    own, and the others need none.
+    """
     common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
     with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
         key, certificate = Path(directory, "key"), Path(directory, "crt")
@@ -59,6 +63,7 @@ def make_self_signed(names: list[str], *, loopback: bool = True, usage: str = "s
             "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
             "-addext", "subjectAltName=" + format_alternative_names(names, loopback=loopback),
             "-addext", f"extendedKeyUsage={usage}",
+            "-addext", "basicConstraints=critical,CA:FALSE",
             "-keyout", str(key), "-out", str(certificate),
         )  # fmt: skip
         if done.returncode != 0:

@@ -35,6 +35,15 @@ ELSEWHERE = {
     "opencode",
     "cline",
     "claude-code",
+    "codex",
+    "continue",
+    "kilo-code",
+    "litellm",
+}
+# Programs that no test has: what they are started with is looked at, as their makers describe it.
+STARTED = {
+    "goose": {"GOOSE_PROVIDER": "openai", "OPENAI_BASE_PATH": "v1/chat/completions"},
+    "open-webui": {"OPENAI_API_KEY": KEY, "ENABLE_OLLAMA_API": "false"},
 }
 
 
@@ -219,7 +228,37 @@ def test_the_key_may_come_from_the_environment(site: Site, monkeypatch: pytest.M
 
 def test_every_snippet_is_run_here_or_with_the_agents() -> None:
     here_run = set(re.findall(r'works\("([\w-]+)"', Path(__file__).read_text()))
-    assert here_run | ELSEWHERE == set(snippets.SNIPPETS)
+    assert here_run | ELSEWHERE | set(STARTED) == set(snippets.SNIPPETS)
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_what_a_program_is_started_with(site: Site, name: str) -> None:
+    program = site.folder / "bin" / name
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nenv > "$HOME/env"; printf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    done = site.paste(site.snippet(name), PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert (done.returncode, KEY in done.stdout + done.stderr) == (0, False), done.stderr
+    lines = (site.folder / "home" / "env").read_text().splitlines()
+    given = dict(line.partition("=")[::2] for line in lines)
+    assert given.items() >= {**STARTED[name], "SSL_CERT_FILE": str(site.ca)}.items()
+    assert site.url.removesuffix("/v1") in {
+        given.get("OPENAI_HOST"),
+        given.get("OPENAI_API_BASE_URL", "").removesuffix("/v1"),
+    }
+
+
+def test_what_is_entered_by_hand_is_told_without_the_key(site: Site) -> None:
+    zed = json.loads(site.works("zed"))["language_models"]["openai_compatible"]["Kimi"]
+    assert (zed["api_url"], zed["available_models"][0]["name"]) == (site.url, "kimi-k2.5")
+    for told in (site.works("roo-code"), site.works("n8n"), site.works("dify")):
+        assert f": {site.url}\n" in told
+        assert ": kimi-k2.5\n" in told
+        assert KEY not in told
+
+
+def test_a_snippet_has_the_name_that_people_look_for(site: Site) -> None:
+    assert site.snippet("openai") == site.snippet("python")
 
 
 def test_comments_do_not_open_a_quote_in_a_shell_without_comments(site: Site) -> None:
