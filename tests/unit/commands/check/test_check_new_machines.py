@@ -86,10 +86,10 @@ def engine(target: Mapping[str, Any]) -> tuple[str, str, str, bool]:
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("8x B300", ("vllm", "cuda", "0.25.1", True)),
-        ("4x GB300", ("vllm", "cuda", "0.32.0", False)),
-        ("8x MI355X", ("vllm", "rocm", "0.25.1", False)),
-        ("8x RTX PRO 6000", ("vllm", "cuda", "0.25.1", True)),
+        ("8x B300", ("vllm", "cuda", "0.33.0", True)),
+        ("4x GB300", ("vllm", "cuda", "0.33.0", False)),
+        ("8x MI355X", ("vllm", "rocm", "0.33.0", False)),
+        ("8x RTX PRO 6000", ("vllm", "cuda", "0.33.0", True)),
     ],
 )
 def test_kimi_k26_fits_the_machines_of_today(
@@ -116,10 +116,8 @@ def test_cards_that_hybrids_are_built_with_have_an_engine(k26: Targets, name: st
 def test_the_engine_has_machine_code_for_the_card(sheets: Mapping[str, Path]) -> None:
     """0.19.1 was compiled with CUDA 12.9 for 10.0a and 12.0: B300 is 10.3."""
     own = targets(sheets, "--model", "kimi-k2.5")
-    assert engine(own["8x B200"])[2] == engine(own["8x H200"])[2] == "0.19.1"
-    assert engine(own["8x B300"])[2] == "0.25.1"
-    # The first row with a wheel for aarch64.
-    assert engine(own["4x GB300"])[2] == "0.32.0"
+    names = ("8x B200", "8x H200", "8x B300", "4x GB300")
+    assert {engine(own[name])[2] for name in names} == {"0.33.0"}
     assert not ids(own["8x B300"])
     assert ids(own["4x GB300"]) == BY_HAND
 
@@ -127,7 +125,7 @@ def test_the_engine_has_machine_code_for_the_card(sheets: Mapping[str, Path]) ->
 @pytest.mark.parametrize("name", ["8x B300", "8x MI355X"])
 def test_kimi_k3_fits_where_its_recipe_was_run(k3: Targets, name: str) -> None:
     assert ids(k3[name]) == (BY_HAND if name == "8x MI355X" else set())
-    assert engine(k3[name])[2] == "0.32.0"
+    assert engine(k3[name])[2] == "0.33.0"
     command = k3[name]["plan"]["instances"][0]["argv"]
     for option in ("--tool-call-parser", "--reasoning-parser"):
         assert command[command.index(option) + 1] == "kimi_k3"
@@ -167,7 +165,7 @@ def test_formats_of_the_other_maker_are_told_apart(sheets: Mapping[str, Path]) -
     assert ids(nvidia["8x B300"]) == set()
     amd = targets(pair, "--model", "kimi-k2.5", "--weights-format", "mxfp4")
     assert ids(amd["8x MI355X"]) == BY_HAND
-    assert engine(amd["8x MI355X"])[2] == "0.32.0"
+    assert engine(amd["8x MI355X"])[2] == "0.33.0"
 
 
 def test_a_machine_by_hand_is_never_recommended_and_ranked_apart(

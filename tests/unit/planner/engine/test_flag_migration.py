@@ -160,11 +160,11 @@ def test_amd_cards_get_no_plan_for_cuda() -> None:
 
 
 def test_the_plan_names_torch_and_the_cuda_that_it_was_built_for() -> None:
-    default, newer = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_version="0.32.0", **HUGE)
-    assert (default["engine"]["torch"], default["engine"]["cuda"]) == ("2.10.0", "12.8")
-    assert (newer["engine"]["torch"], newer["engine"]["cuda"]) == ("2.13.0", "13.0")
+    older, default = plan(gpu_facts(), engine_version="0.19.1", **HUGE), plan(gpu_facts(), **HUGE)
+    assert (older["engine"]["torch"], older["engine"]["cuda"]) == ("2.10.0", "12.8")
+    assert (default["engine"]["torch"], default["engine"]["cuda"]) == ("2.14.0", "13.0")
+    assert older["engine"]["provisioned"] is True
     assert default["engine"]["provisioned"] is True
-    assert newer["engine"]["provisioned"] is True
 
 
 def near(nodes: list[int | None]) -> dict[str, Any]:
@@ -176,21 +176,22 @@ def near(nodes: list[int | None]) -> dict[str, Any]:
 
 def test_workers_are_bound_to_the_nodes_of_their_gpus() -> None:
     nodes: list[int | None] = [0, 0, 0, 0, 1, 1, 1, 1]
-    new = plan(near(nodes), engine_version="0.32.0", **HUGE)
+    new = plan(near(nodes), **HUGE)
     place = line(new).index("--numa-bind-nodes")
     assert line(new)[place + 1 : place + 9] == [str(node) for node in nodes]
     assert new["instances"][0]["numactl"] == []
     assert new["instances"][0]["gpu_nodes"] == nodes
-    old = plan(near(nodes), **HUGE)["instances"][0]
+    old = plan(near(nodes), engine_version="0.19.1", **HUGE)["instances"][0]
     assert old["numactl"] == ["numactl", "--interleave=all"]
     assert old["gpu_nodes"] == nodes
 
 
 def test_gpus_of_one_node_keep_the_engine_there() -> None:
-    one = plan(near([1] * 8), **HUGE)["instances"][0]
+    old = {"engine_version": "0.19.1", **HUGE}
+    one = plan(near([1] * 8), **old)["instances"][0]
     assert one["numactl"] == ["numactl", "--cpunodebind=1", "--membind=1"]
     assert one["numa_nodes"] == [1]
     assert one["cpus"] == "48-95"
-    unknown = plan(near([1, 1, 1, None, 1, 1, 1, 1]), **HUGE)["instances"][0]
+    unknown = plan(near([1, 1, 1, None, 1, 1, 1, 1]), **old)["instances"][0]
     assert unknown["numactl"] == ["numactl", "--interleave=all"]
     assert unknown["gpu_nodes"] == []

@@ -63,9 +63,9 @@ def test_a_pinned_draft_from_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_draft_of_another_model_is_refused() -> None:
-    document = plan(gpu_facts(), **(DRAFT | {"speculative_model": "kimi-k2.6-eagle3-mla"}))
-    assert "engine.draft" in blocked_by(document)  # 0.19.1 is too old for it
-    newer = DRAFT | {"speculative_model": "kimi-k2.6-eagle3-mla", "engine_version": "0.32.0"}
+    newer = DRAFT | {"speculative_model": "kimi-k2.6-eagle3-mla"}
+    older = newer | {"engine_version": "0.19.1"}
+    assert "engine.draft" in blocked_by(plan(gpu_facts(), **older))  # it is too old for it
     assert "engine.draft_model" in blocked_by(plan(gpu_facts(), **newer))
 
 

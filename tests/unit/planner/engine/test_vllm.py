@@ -31,7 +31,7 @@ def test_workers_of_each_instance_are_bound_to_the_nodes_of_its_own_cards() -> N
 
 
 def test_workers_are_bound_by_the_engine_from_032_and_not_from_outside() -> None:
-    old, new = plan(gpu_facts(), **HUGE), plan(gpu_facts(), engine_version="0.32.0", **HUGE)
+    old, new = (plan(gpu_facts(), engine_version=one, **HUGE) for one in ("0.19.1", "0.32.0"))
     assert "--numa-bind" not in old["instances"][0]["argv"]
     assert old["instances"][0]["numactl"] == ["numactl", "--interleave=all"]
     assert "--numa-bind" in new["instances"][0]["argv"]

@@ -69,7 +69,7 @@ def b300() -> dict[str, Any]:
 
 def test_the_version_is_one_with_machine_code_for_the_gpus() -> None:
     chosen = plan(b300(), **HUGE)["engine"]
-    assert (chosen["version"], chosen["provisioned"]) == ("0.25.1", True)
+    assert (chosen["version"], chosen["provisioned"]) == ("0.33.0", True)
     old = plan(b300(), engine_version="0.19.1", **HUGE)
     [row] = found(old, "engine.capability")
     assert row["severity"] == "warning"
