@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kimi_prov import cli
 from kimi_prov.catalog import loader
@@ -183,6 +184,11 @@ def test_it_takes_the_tasks_and_starts_them_on_an_image_that_apply_takes(
     system, version = row.split(",")[2:4]
     assert (system, version) in {(row.id, row.version) for row in loader.load_catalogue().systems}
     assert all("jobs" in str(told).lower() for told in task["ends"])
+    # Neither of the disks that "best" would be.
+    assert task["disk"][1] in ("pd-ssd", "gp3")
+    # What it would run there, and bring there before it.
+    own = yaml.safe_load((tmp_path / "out/kimi.sky.yaml").read_text())
+    assert (task["setup"], task["run"]) == (own["setup"], own["run"])
     assert task["mounts"] == {"/tmp/kimi-machine": "./machine"}
     assert (tmp_path / "out/machine/install").exists()
 
