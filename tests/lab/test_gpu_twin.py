@@ -93,10 +93,11 @@ def judge(twin: Twin) -> None:
         facts, parse_settings(wishes, host="twin", base=host.inventory), load_catalogue()
     )
     beside = json.loads(host.ssh("cat /etc/kimi/stood-in-for.json"))
-    assert beside["engine"]["version"] == real["engine"]["version"] == "0.19.1"
+    version = real["engine"]["version"]
+    assert beside["engine"]["version"] == version
     assert beside["instances"][0]["argv"] == real["instances"][0]["argv"]
     assert beside["instances"][0]["gpus"] == list(range(8))
-    sentence = f"stands in for vllm 0.19.1 (cuda) with {real['model']['name']}"
+    sentence = f"stands in for vllm {version} (cuda) with {real['model']['name']}"
     outputs = {"apply": twin.said}
     for command in ("plan", "verify", "status"):
         done = kimi_prov(command, host.inventory)
