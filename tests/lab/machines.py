@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ import yaml
 from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
@@ -132,6 +132,15 @@ class Lab:
     def down(self) -> None:
         done = kimi_prov("lab", "down", self.inventory, timeout=600)
         assert done.returncode == 0, done.stderr
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the hosts, and remove them in any case: those of a failed fixture fill the disk."""
+        self.up()
+        try:
+            yield
+        finally:
+            self.down()
 
 
 def make_lab(

@@ -215,7 +215,8 @@ def test_from_the_first_boot_to_an_answer_over_a_restart_and_to_the_end(
     assert "AWS will terminate the machine" in journal(host, "kimi-preemption")
     (taken,) = sessions(cloud)
     assert "AWS will terminate the machine" in taken["end"]
-    assert chat(host, "-o", "/dev/null", "-w", "%{http_code}") == "503"
+    told = chat(host, "-o", "/dev/null", "-w", "%{http_code}%{errormsg}")
+    assert told == "503", (told, journal(host, "kimi-rest"), journal(host, "kimi-proxy"))
 
     assert until(lambda: not host.ssh("echo up", check=False).strip(), HANGS_S, 2)
     # And when it is gone.

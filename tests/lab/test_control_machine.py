@@ -58,18 +58,17 @@ def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Host
     folder = tmp_path_factory.mktemp("control") / "inv"
     debian_13 = {"lab_image": "debian-13"}
     lab = make_lab(folder, "10.93.83", ["control"], files=files, settings=debian_13)
-    lab.up()
-    host = lab.hosts["control"]
-    lines = "".join(f"{name}={value}\n" for name, value in index_settings(product).items())
-    host.ssh(f"cat >>/etc/environment <<'EOF'\n{lines}EOF")
-    host.ssh(
-        "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y"
-        " --no-install-recommends python3-venv pipx >/dev/null",
-        timeout=INSTALLS_S,
-    )
-    host.ssh("su - operator -c 'pipx install -q uv'", timeout=INSTALLS_S)
-    yield host
-    lab.down()
+    with lab.running():
+        host = lab.hosts["control"]
+        lines = "".join(f"{name}={value}\n" for name, value in index_settings(product).items())
+        host.ssh(f"cat >>/etc/environment <<'EOF'\n{lines}EOF")
+        host.ssh(
+            "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y"
+            " --no-install-recommends python3-venv pipx >/dev/null",
+            timeout=INSTALLS_S,
+        )
+        host.ssh("su - operator -c 'pipx install -q uv'", timeout=INSTALLS_S)
+        yield host
 
 
 def tried(host: Host, command: str, user: str = "root") -> dict[str, str]:

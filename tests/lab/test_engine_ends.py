@@ -24,11 +24,10 @@ START_S = 900.0
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     lab = make_lab(tmp_path_factory.mktemp("ends") / "inv", "10.93.87", nodes=["node1"])
-    lab.up()
-    done = lab.hosts["node1"].apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield lab.hosts["node1"]
-    lab.down()
+    with lab.running():
+        done = lab.hosts["node1"].apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield lab.hosts["node1"]
 
 
 def shown(host: Host) -> dict[str, str]:

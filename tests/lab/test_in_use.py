@@ -43,10 +43,9 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         files=[{"src": f"nvidia-smi:{RECORDED}", "dest": "/opt/recorded/nvidia-smi"}],
         kimi_allowed_networks=["{{ lab_gateway }}/32", "{{ lab_gateway6 }}/128"],
     )
-    made.up()
-    made.hosts["busy"].ssh(INSTALL.format("iptables psmisc"), timeout=900)
-    yield made.hosts["busy"]
-    made.down()
+    with made.running():
+        made.hosts["busy"].ssh(INSTALL.format("iptables psmisc"), timeout=900)
+        yield made.hosts["busy"]
 
 
 @contextmanager

@@ -146,13 +146,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     lab = make_lab(
         tmp_path_factory.mktemp("watchdog") / "inv", "10.93.131", nodes=["node1"], **LIMITS
     )
-    lab.up()
-    host = lab.hosts["node1"]
-    done = host.apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    key, pin = host.door()
-    yield Served(host, api_client.Endpoint(host.address, 8000, pin, 600.0), key)
-    lab.down()
+    with lab.running():
+        host = lab.hosts["node1"]
+        done = host.apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        key, pin = host.door()
+        yield Served(host, api_client.Endpoint(host.address, 8000, pin, 600.0), key)
 
 
 def test_a_stopped_worker_is_seen_kept_and_restarted(

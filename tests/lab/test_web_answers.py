@@ -41,11 +41,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     secret.write_text(":".join(ADMIN) + "\n")
     wishes = {"kimi_web_ui": True, "kimi_web_admin_file": str(secret)}
     lab = make_lab(folder / "inv", NETWORK, nodes=["page"], **wishes)
-    lab.up()
-    done = lab.hosts["page"].apply()
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield lab.hosts["page"]
-    lab.down()
+    with lab.running():
+        done = lab.hosts["page"].apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield lab.hosts["page"]
 
 
 @pytest.fixture(scope="module")

@@ -99,15 +99,14 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         kimi_web_ui=True,
         kimi_web_admin_file=str(secret),
     )
-    lab.up()
-    host = lab.hosts["page"]
-    apply(host)
-    host.ssh(f"cat > /usr/local/lib/engine.py <<'EOF'\nSAID = {SAID!r}\n{ENGINE}\nEOF")
-    host.ssh("systemd-run --unit=engine -p User=kimi python3 /usr/local/lib/engine.py")
-    # What the proxy has seen of it is what the page gets.
-    assert until(lambda: ask(host, "GET", "/health", port=8000)[0] == 200)
-    yield host
-    lab.down()
+    with lab.running():
+        host = lab.hosts["page"]
+        apply(host)
+        host.ssh(f"cat > /usr/local/lib/engine.py <<'EOF'\nSAID = {SAID!r}\n{ENGINE}\nEOF")
+        host.ssh("systemd-run --unit=engine -p User=kimi python3 /usr/local/lib/engine.py")
+        # What the proxy has seen of it is what the page gets.
+        assert until(lambda: ask(host, "GET", "/health", port=8000)[0] == 200)
+        yield host
 
 
 def apply(host: Host) -> str:
