@@ -38,7 +38,9 @@ def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
             for row in prices.api
         ],
         power_kw=_sum_server_power(complete) or _sum_part_power(facts, gpus, catalogue, assumed),
-        usual_rent=_sum_rent(complete) or _find_rented_machine(gpus, catalogue),
+        usual_rent=_sum_offered_rent(gpus, catalogue)
+        or _sum_rent(complete)
+        or _find_rented_machine(gpus, catalogue),
         usual_gpu_price=_sum_prices(gpus, catalogue),
     )
 
@@ -80,6 +82,16 @@ def _sum_part_power(
         f"design power of processors and GPUs, {rest.value:g} W for the rest ({rest.source}), "
         f"times {cooling.value:g} for cooling ({cooling.source})",
     )
+
+
+def _sum_offered_rent(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
+    """Sum up what such GPUs are offered for on demand; the source has the lowest and highest."""
+    rows = [row for gpu in gpus or () if (row := catalogue.prices.find_rent(gpu.name))]
+    if not rows or len(rows) < len(gpus or ()):
+        return None
+    low, high = sum(row.low_usd for row in rows), sum(row.high_usd for row in rows)
+    source = f"${low:,.2f} to ${high:,.2f} on demand: {format_dated_source(rows[0])}"
+    return Rate(round(sum(row.usual_usd for row in rows), 2), source)
 
 
 def _sum_rent(hours: Sequence[GpuHour]) -> Rate | None:
