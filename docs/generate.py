@@ -24,6 +24,7 @@ import document_schemas
 import evidence
 import features
 import gpu_reports
+import recipes
 import troubles
 import yaml
 from diagram import packages
@@ -63,6 +64,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "role-options.md": role_options(),
         REFERENCE / "findings.md": findings(),
         REFERENCE / "commands.md": commands(),
+        REFERENCE / "recipes.md": compare_recipes(),
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
@@ -151,6 +153,18 @@ def slow_tests() -> str:
                 for name, row in groups.items()
             ),
         ),
+    ]
+    return _text(lines)
+
+
+def compare_recipes() -> str:
+    """Return the page of vLLM's recipes beside what is planned."""
+    lines = [
+        *_head("Recipes"),
+        "What vLLM's recipes for Kimi set, and what a plan of the same machine has. What a kernel",
+        "brings in speed is not said here: none of them was measured by this project.",
+        "",
+        *recipes.lines(DOCS / "data" / "recipes.yaml"),
     ]
     return _text(lines)
 

@@ -184,11 +184,15 @@ def _has_flashinfer_reduce(choice: EngineChoice, capability: str | None) -> bool
 def _make_compiler_environment(env_dir: str) -> dict[str, str]:
     """Return FlashInfer's variables: its all-reduce, its compiler, and where it keeps kernels.
 
+    Building belongs to the start, which the engine itself ends after 600 s unless it is told to
+    wait as long as the recipe of Kimi K3 does (core_client.py of 0.32.0 and 0.33.0).
+
     The locks have nvcc 13.5 beside headers of 13.0, which CCCL refuses unless it is told not to
     look; such code was compiled for 9.0a and 10.0a from the wheels, and never run.
     """
     return {
         "VLLM_ALLREDUCE_USE_FLASHINFER": "1",
+        "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
         "CUDA_HOME": f"{env_dir}/cuda",
         "FLASHINFER_WORKSPACE_BASE": paths.CACHE,
         "NVCC_APPEND_FLAGS": "-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",
