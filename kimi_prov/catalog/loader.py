@@ -23,7 +23,7 @@ from kimi_prov.catalog.engines import Engine
 from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
 from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
-from kimi_prov.catalog.models import Draft, Format, Model, UnservedModel
+from kimi_prov.catalog.models import Draft, DraftTrial, Format, Model, UnservedModel
 from kimi_prov.catalog.names import (
     index_rows,
     list_name_forms,
@@ -84,6 +84,11 @@ class Catalogue:
     def drafts(self) -> tuple[Draft, ...]:
         """Draft models for speculative decoding."""
         return self._files.rows("models", "drafts", Draft, ("name",))
+
+    @cached_property
+    def draft_trials(self) -> tuple[DraftTrial, ...]:
+        """Measured pairs of runs, without a draft and with it."""
+        return self._files.rows("models", "draft_trials", DraftTrial, ("id",))
 
     @cached_property
     def formats(self) -> tuple[Format, ...]:

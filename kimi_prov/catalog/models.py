@@ -168,25 +168,80 @@ class UnservedModel(Row):
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """How many tokens a step gives on average, the model's own included, as somebody measured it.
+
+    `load`: the kind of text, by the benchmark. `tokens`: how many the draft guessed in each step.
+    """
+
+    load: Literal["chat", "code", "math"]
+    length: float
+    tokens: int
+    benchmark: str
+
+
+@dataclass(frozen=True)
 class Draft(Row):
     """A small model that guesses tokens for a large one to verify (speculative decoding).
 
-    `models` names the models it was trained for. `kv_values`: values of the cache for one token;
-    `kv_split`: ranks share them out, where an MLA draft keeps them whole on every rank. `least`:
-    the first version of vLLM that loads it.
+    `models` names the models it was trained for, or was measured with. `tokens`: how many it
+    guesses in a step, as its makers serve it. `layers`: decoder layers. `kv_values`: values of the
+    cache for one token; `kv_split`: ranks share them out, where an MLA draft keeps them whole on
+    every rank. `least`: the first version of vLLM that loads it; None where none does.
     """
 
     name: PathName
     repo: HubName
     models: tuple[str, ...]
-    method: str
+    method: Literal["eagle3", "dflash", "dspark", "mtp"]
     size_bytes: int
     kv_values: int
-    least: str
     source: str
     confidence: Confidence
+    least: str | None = None
+    tokens: int = 3
+    layers: int = 1
     kv_split: bool = False
+    acceptance: tuple[Acceptance, ...] = ()
     note: str | None = None
+
+    @property
+    def guesses_at_once(self) -> bool:
+        """Whether one pass of it guesses all tokens of a step, not one token."""
+        return self.method in ("dflash", "dspark")
+
+
+@dataclass(frozen=True)
+class DraftTrial(Row):
+    """A measured pair: tokens a second of all requests without a draft and with it.
+
+    `load`: the kind of text; None where its source does not say. `tokens`: how many the draft
+    guessed, `length`: tokens of a step on average, where it was measured.
+    """
+
+    id: PathName
+    draft: str
+    model: str
+    gpu: str
+    gpus: int
+    format: str
+    engine: Literal["vllm", "sglang"]
+    requests: int
+    tokens: int
+    input_tokens: int
+    output_tokens: int
+    without_tok_s: float
+    with_tok_s: float
+    source: str
+    confidence: Confidence
+    load: Literal["chat", "code", "math"] | None = None
+    length: float | None = None
+    note: str | None = None
+
+    @property
+    def gain(self) -> float:
+        """How many times as many tokens a second it gave."""
+        return self.with_tok_s / self.without_tok_s
 
 
 @dataclass(frozen=True)

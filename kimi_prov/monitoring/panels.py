@@ -179,6 +179,14 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 maximum=1,
             ),
             Panel(
+                "host_cache",
+                "Prompt tokens found in host memory",
+                "ratio",
+                (_make_signal_line("host_cache_hit_ratio", "found"),),
+                "Of those that the GPUs' cache did not have (kimi_cache_offload).",
+                maximum=1,
+            ),
+            Panel(
                 "preemptions",
                 "Preemptions",
                 "per minute",

@@ -27,7 +27,7 @@ class Signal:
 
     def expression(self) -> str:
         """Return the expression of the signal for either engine of a host."""
-        return f"({self.vllm}) or ({self.sglang})"
+        return f"({self.vllm}) or ({self.sglang})" if self.sglang else f"({self.vllm})"
 
 
 def _sum(metric: str) -> str:
@@ -98,6 +98,13 @@ SIGNALS: tuple[Signal, ...] = (
         f"{_make_rate('vllm:prefix_cache_hits_total')} / "
         f"{_make_rate('vllm:prefix_cache_queries_total')}",
         f"{_make_rate('sglang:cached_tokens_total')} / {_make_rate('sglang:prompt_tokens_total')}",
+    ),
+    # Of the tokens that the GPUs' cache did not have (vLLM alone).
+    Signal(
+        "host_cache_hit_ratio",
+        f"{_make_rate('vllm:external_prefix_cache_hits_total')} / "
+        f"{_make_rate('vllm:external_prefix_cache_queries_total')}",
+        "",
     ),
     # vLLM preempts, sglang retracts: an answer is interrupted for lack of cache, and recomputed.
     Signal(

@@ -18,7 +18,7 @@ from kimi_prov.planner.decisions import ServedModel
 from kimi_prov.planner.engine import expert_backend, moe_tuning, speculative
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.hosts import groups, site
-from kimi_prov.planner.memory import budgets, checks, hybrid, placement
+from kimi_prov.planner.memory import budgets, checks, hybrid, offload, placement
 from kimi_prov.planner.rules.context import PlanContext
 from kimi_prov.planner.selection import command, engine
 from kimi_prov.planner.selection import served as kept
@@ -166,6 +166,7 @@ def plan_machine(
     model = catalogue.model(settings.model)
     first = group.head.host.facts if group else facts
     settings = replace(settings, served=kept.find_served(first, settings, model))
+    settings = speculative.take_measured_draft(host, settings, catalogue, model)
     subject = _Subject(host, settings, catalogue, model, group)
     subject, software = _choose_software(subject, findings)
     layout = _choose_layout(subject, software, findings)
@@ -183,7 +184,10 @@ def plan_machine(
             software.choice,
             layout.budget,
             layout.places[0],
-            in_memory=layout.tmpfs.enabled,
+            prediction.Beside(
+                layout.tmpfs.enabled,
+                speculative.find_draft(subject.settings, catalogue, software.choice.engine),
+            ),
         )
 
     predicted = speeds(subject.settings.concurrency)
@@ -228,6 +232,12 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
     tmpfs = ram_disk.choose_ram_disk(
         host, settings, checkpoint, bound, findings, converted=converted
     )
+    machine = offload.Machine(host, choice, budget, tmpfs)
+    moved = offload.choose_offload(machine, settings, catalogue, model, findings)
+    if moved is not None:
+        proposed, flags = proposed | offload.make_flags(moved), flags | offload.make_flags(moved)
+        budget = offload.add_to_budget(budget, moved)
+        bound = placement.measure_bound_memory(host, budget, places)
     return _Layout(budget, places, bound, proposed, flags, checkpoint, converted, tmpfs)
 
 

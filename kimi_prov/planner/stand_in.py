@@ -41,6 +41,7 @@ def adjust_settings(real: Settings, names: list[str]) -> Settings:
         engine="auto",
         engine_version="auto",
         engine_args={},
+        speculative="off",
         speculative_model=None,
         served_names=names,
         engine_stand_in=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.versions import parse_version
@@ -12,8 +13,9 @@ from kimi_prov.planner.storage import weights
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.models import Draft, Model
+    from kimi_prov.catalog.models import Draft, DraftTrial, Model
     from kimi_prov.contract.documents.plan.engine import SpeculativePlan
+    from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import DraftPlan
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -21,6 +23,68 @@ if TYPE_CHECKING:
 # Graphs of the passes that verify: 1.92 GiB with a draft, 0.44 without, and buffers (4x H200, vLLM
 # 0.25.1, 2026-11-21). Kept also where graphs are off: that was not measured.
 _GRAPHS_BYTES = 1536 << 20
+
+
+def take_measured_draft(
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model
+) -> Settings:
+    """Return the settings with the draft of which a measured pair shows a gain for this load.
+
+    It has to be measured with this model and format on as many of the same GPUs, with the kind of
+    text that `kimi_workload` names, and with both fewer and more requests at once, or as many. A
+    machine that serves gets no new draft unasked.
+    """
+    chosen = settings.speculative_model is not None or not settings.auto("speculative")
+    if chosen or settings.served is not None:
+        return settings
+    gains = [
+        (min(trial.gain for trial in near), draft.name)
+        for draft in catalogue.drafts
+        if (near := _list_trials(host, settings, catalogue, model, draft))
+    ]
+    best = max(gains, default=(0.0, ""))
+    return replace(settings, speculative_model=best[1]) if best[0] > 1 else settings
+
+
+def _list_trials(
+    host: Host, settings: Settings, catalogue: Catalogue, model: Model, draft: Draft
+) -> list[DraftTrial]:
+    """List the trials beside the requested number of requests at once; none where one is missing.
+
+    The larger and the smaller number that are nearest speak for those between them.
+    """
+    weights_format = (
+        model.native_format if settings.auto("weights_format") else settings.weights_format
+    )
+    trials = [
+        trial
+        for trial in catalogue.draft_trials
+        if trial.draft == draft.name
+        and trial.load == settings.workload
+        and (trial.model, trial.format) == (model.name, weights_format)
+        and host.gpu is not None
+        and catalogue.find_gpu(trial.gpu) == host.gpu
+        and trial.gpus == len(host.gpu_bytes) * settings.hosts_per_model
+        and trial.tokens == count_guesses(settings, draft)
+    ]
+    below = [trial for trial in trials if trial.requests <= settings.concurrency]
+    above = [trial for trial in trials if trial.requests >= settings.concurrency]
+    if not below or not above:
+        return []
+    return [max(below, key=lambda t: t.requests), min(above, key=lambda t: t.requests)]
+
+
+def can_load(draft: Draft, engine: Engine) -> bool:
+    """Whether the engine decodes with this draft: vLLM on NVIDIA GPUs, new enough for it."""
+    if engine.name != "vllm" or engine.variant != "cuda" or draft.least is None:
+        return False
+    return parse_version(engine.version) >= parse_version(draft.least)
+
+
+def count_guesses(settings: Settings, draft: Draft) -> int:
+    """Return the tokens that the draft guesses in each step."""
+    tokens = settings.speculative_tokens
+    return draft.tokens if tokens == "auto" else tokens
 
 
 def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
@@ -31,8 +95,7 @@ def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draf
     if not settings.speculative_model:
         return None
     draft = catalogue.draft(settings.speculative_model)
-    able = engine.name == "vllm" and engine.variant == "cuda"
-    return draft if able and parse_version(engine.version) >= parse_version(draft.least) else None
+    return draft if can_load(draft, engine) else None
 
 
 def count_draft_bytes(draft: Draft | None, ranks: int) -> int:
@@ -63,13 +126,17 @@ def make_document(
         return None
     requested = catalogue.draft(settings.speculative_model)
     draft = find_draft(settings, catalogue, engine)
+    if draft is None and settings.auto("speculative"):
+        return None
     if draft is None:
+        able = f"vllm {requested.least} or newer on NVIDIA GPUs that hold all weights"
+        newer = ", or set kimi_engine_version to a newer one" if requested.least else ""
         findings.add(
             "engine.draft",
             names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
-            observed=f"kimi_speculative_model: {requested.name}",
-            required=f"vllm {requested.least} or newer on NVIDIA GPUs that hold all weights",
-            fix="remove kimi_speculative_model, or set kimi_engine_version to a newer one",
+            observed=f"kimi_speculative: {requested.name}",
+            required=able if requested.least else "a draft that a version of vLLM here loads",
+            fix=f"set kimi_speculative to off or to another draft{newer}",
             source=requested.source,
         )
         return None
@@ -77,9 +144,9 @@ def make_document(
         findings.add(
             "engine.draft_model",
             names={"draft": requested.name, "model": model.name},
-            observed=f"kimi_speculative_model: {requested.name}",
+            observed=f"kimi_speculative: {requested.name}",
             required=f"a draft for {model.name}; this one is for {', '.join(requested.models)}",
-            fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
+            fix="set kimi_speculative to off, or to one of `kimi-prov catalog drafts`",
             source=requested.source,
         )
     source, revision = weights.split_address(settings.draft_weights_source or f"hf://{draft.repo}")
@@ -103,7 +170,7 @@ def make_document(
     return {
         "name": draft.name,
         "method": draft.method,
-        "tokens": settings.speculative_tokens,
+        "tokens": count_guesses(settings, draft),
         "source": source,
         "dir": f"{paths.MODELS}/{draft.name}/{folder}",
         "bytes": sum(row["size"] for row in rows) if rows else draft.size_bytes,

@@ -223,12 +223,12 @@ def _count_overhead(
 
 
 def _list_host_parts(
-    host: Host, engine_bytes: int, args: Mapping[str, Any]
+    host: Host, engine_bytes: int, engines: int, args: Mapping[str, Any]
 ) -> tuple[MemoryPart, ...]:
     """List the parts of host memory: the engine's processes, offloaded cache, the system."""
     return (
-        MemoryPart("overhead", "The engine's processes", engine_bytes),
-        *_list_offloaded_cache(args),
+        MemoryPart("overhead", "The engine's processes", engine_bytes * engines),
+        *_list_offloaded_cache(args, engines),
         MemoryPart("system", "Left to the system", host.reserve_bytes),
     )
 
@@ -265,7 +265,7 @@ def _try_budget(
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
-        parts=_list_host_parts(host, engine.overhead_bytes * engines, args),
+        parts=_list_host_parts(host, engine.overhead_bytes, engines, args),
         weights_total=model_bytes.count_checkpoint_bytes(shape, work.weights_format),
         gpu=GpuBudget(
             ranks=layout.tensor,
@@ -336,9 +336,9 @@ def _count_redundant_experts(args: Mapping[str, Any]) -> int:
     return copies or 0 if args.get(VLLM.expert_balancing) else 0
 
 
-def _list_offloaded_cache(args: Mapping[str, Any]) -> tuple[MemoryPart, ...]:
-    """List the host memory of offloaded cache: `kv-offloading-size`, in GiB for all ranks."""
+def _list_offloaded_cache(args: Mapping[str, Any], engines: int) -> tuple[MemoryPart, ...]:
+    """List the host memory of offloaded cache: `kv-offloading-size`, in GiB of each engine."""
     size = parse_gib(args.get(VLLM.cache_offloading))
     if size is None:
         return ()
-    return (MemoryPart("cache", "Cache moved out of the GPUs", round(size * GIB)),)
+    return (MemoryPart("cache", "Cache moved out of the GPUs", round(size * GIB) * engines),)

@@ -63,6 +63,47 @@ DEFINITIONS = (
         own_source=True,
     ),
     Definition(
+        "engine.draft_gain",
+        title="A draft would answer this load faster: {gain} times as many tokens a second "
+        "(estimated)",
+        severities=("info", "warning"),
+        source=_DRAFT_ROW,
+        remedy="setting",
+        concerns="deployment",
+        titles={
+            "warning": "The draft makes this load slower: {gain} times as many tokens a second "
+            "(estimated)",
+            "none": "No draft makes this load faster (estimated)",
+            "hybrid": "No draft in front of experts in host memory: each guess reads experts of "
+            "its own",
+        },
+        own_source=True,
+    ),
+    Definition(
+        "engine.draft_context",
+        title="The draft takes room of the cache, and shortens the context",
+        severities=("warning",),
+        source="the plan's own sums, without the draft and with it",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "engine.cache_offload",
+        title="Prompts repeat: {tokens} tokens of cache in host memory are read back in place of "
+        "being computed",
+        severities=("info", "warning", "blocker"),
+        source="kv_offload of vLLM 0.19.1, 0.25.1 and 0.32.0; the gain is estimated, not measured",
+        remedy="setting",
+        concerns="deployment",
+        titles={
+            "flag": "The inventory sets the cache in host memory twice",
+            "impossible": "This plan keeps no cache in host memory",
+            "large": "The cache in host memory does not fit beside the rest",
+            "small": "Prompts repeat, but host memory would hold no more of the cache than the "
+            "GPUs do",
+        },
+    ),
+    Definition(
         "engine.draft_unproven",
         title="What this draft gains was not measured by this project: it was run with random "
         "weights",

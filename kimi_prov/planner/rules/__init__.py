@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.rules import (
+    cache,
     cpu,
+    drafts,
     engines,
     experts,
     gpu,
@@ -28,7 +30,21 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported because they register rules.
-_MODULES = (cpu, engines, experts, gpu, groups, machine, network, recipes, site, software, weights)
+_MODULES = (
+    cache,
+    cpu,
+    drafts,
+    engines,
+    experts,
+    gpu,
+    groups,
+    machine,
+    network,
+    recipes,
+    site,
+    software,
+    weights,
+)
 
 
 def check_rules(context: PlanContext) -> list[Finding]:

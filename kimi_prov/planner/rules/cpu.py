@@ -105,7 +105,7 @@ def _estimate_prompts(context: PlanContext, other: Host) -> str:
         context.choice,
         context.budget,
         context.place,
-        in_memory=False,
+        prediction.Beside(in_memory=False),
     )["prefill_tok_s"]["expected"]
     if then is None:
         return ""

@@ -53,7 +53,7 @@ def _estimate_int8_speed(context: PlanContext) -> float | None:
         replace(context.choice, dense="int8"),
         context.budget,
         context.place,
-        in_memory=bool(context.plan["ram_disk"]["enabled"]),
+        prediction.Beside(bool(context.plan["ram_disk"]["enabled"])),
     )
     speed: float | None = speeds["single_tok_s"]["expected"]
     return speed

@@ -121,6 +121,26 @@ def _parse_text(value: object, occurrence: Occurrence, _base: Path | None) -> st
     return str(value)
 
 
+def _is_off(value: object) -> bool:
+    # YAML reads a bare off as false, and -e turns that into text.
+    return value is False or str(value).lower() in ("off", "false")
+
+
+def _parse_off_or_gib(value: object, occurrence: Occurrence, _base: Path | None) -> str | int:
+    size = parse_int(value)
+    if _is_off(value):
+        return "off"
+    if size is None or not 1 <= size <= occurrence.variable.most:
+        raise occurrence.refuse(value, "auto, off, or a whole number of GiB from 1")
+    return size
+
+
+def _parse_off_or_text(value: object, occurrence: Occurrence, base: Path | None) -> str:
+    if _is_off(value):
+        return "off"
+    return _parse_text(value, occurrence, base)
+
+
 def _parse_choice(value: object, occurrence: Occurrence, _base: Path | None) -> str:
     allowed = occurrence.variable.choices + (("auto",) if occurrence.variable.auto else ())
     if isinstance(value, str) and value in allowed:
@@ -448,6 +468,8 @@ def _parse_partition(value: object, occurrence: Occurrence, base: Path | None) -
 
 _PARSERS: dict[str, Parser] = {
     "text": _parse_text,
+    "off_or_gib": _parse_off_or_gib,
+    "off_or_text": _parse_off_or_text,
     "choice": _parse_choice,
     "interval": _parse_interval,
     "switch": _parse_switch,

@@ -47,6 +47,8 @@ Auto = Literal[
     "engine_version",
     "experts",
     "dense_weights",
+    "speculative",
+    "speculative_tokens",
     "start_timeout_s",
     "request_body_max",
     "nvidia_driver_version",
@@ -63,6 +65,7 @@ class Settings:
     """The checked variables of one host: a field for each variable of `definitions`.
 
     Paths are absolute, on the control machine. None and "auto" leave the choice to the planner.
+    `speculative_model` is the draft that either variable names, or that the planner takes.
     `host` and `address` are the inventory's; a `manifest` is the content of its file. `served`:
     what the machine serves by and keeps where a setting is left to the planner.
     """
@@ -115,8 +118,12 @@ class Settings:
     engine_args: dict[str, Any]
     experts: Literal["native", "kt", "vllm", "auto"]
     dense_weights: Literal["bf16", "int8", "auto"]
+    workload: Literal["mixed", "chat", "code", "agents"]
+    speculative: str
     speculative_model: str | None
-    speculative_tokens: int
+    speculative_tokens: int | Literal["auto"]
+    prefix_reuse: float | None
+    cache_offload: int | Literal["auto", "off"]
     engine_stand_in: str | None
     start_timeout_s: int | Literal["auto"]
     drift_timer: bool
@@ -251,6 +258,13 @@ def parse_settings(
             variable, variables.get(variable.name), occurrence, base
         )
     _check_together(values, host, find)
+    named = _choose_draft_name(
+        values["kimi_speculative"],
+        values["kimi_speculative_model"],
+        find("kimi_speculative") or f"host {host}",
+    )
+    if named is not None:
+        values |= {"kimi_speculative": named, "kimi_speculative_model": named}
     manifest, draft, converted = (
         _read_manifest(Path(file)) if (file := values[f"kimi_{name}weights_manifest"]) else None
         for name in ("", "draft_", "kt_")
@@ -302,6 +316,19 @@ def _check_together(values: Mapping[str, Any], host: str, find: Locate) -> None:
             "the way",
             fix="name the server's https address",
         )
+
+
+def _choose_draft_name(request: str, name: str | None, where: str) -> str | None:
+    """Return the draft that the inventory names by either variable; None for none.
+
+    Raises UserError where both are set and differ.
+    """
+    if name is not None and request not in ("auto", name):
+        raise UserError(
+            f"{where}: kimi_speculative: {request}, and kimi_speculative_model: {name}",
+            fix="remove kimi_speculative_model: kimi_speculative takes the same names",
+        )
+    return name or (None if request in ("auto", "off") else request)
 
 
 def _read_lengths(variables: Mapping[str, Any]) -> dict[str, Any]:

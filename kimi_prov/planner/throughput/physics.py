@@ -113,6 +113,24 @@ def estimate_step(model: ModelShape, machine: Machine, serving: Serving, values:
     return _estimate_cpu_step(model, machine, serving, values)
 
 
+def estimate_verification(
+    model: ModelShape, machine: Machine, serving: Serving, values: Values, guesses: int
+) -> Parts:
+    """Estimate by how much a step grows whose requests have `guesses` tokens more to verify.
+
+    More tokens use more of the experts, and each one costs its arithmetic as in a prompt. The cache
+    is read once for all of a request's tokens.
+    """
+    gpus = _require_gpus(machine)
+    batch = max(1.0, serving.running / hosts.count_batches(serving))
+    one, more = (
+        _estimate_gpu_pass(model, gpus, serving, values, batch * tokens)
+        for tokens in (1, 1 + guesses)
+    )
+    arithmetic = estimate_prefill(model, machine, serving, values).kernel
+    return one.times(-1) + more + Parts(kernel=batch * guesses * arithmetic)
+
+
 def estimate_prefill(
     model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float = 1
 ) -> Parts:
@@ -148,7 +166,7 @@ def count_ranks(gpus: Gpus, serving: Serving) -> int:
     return serving.tensor_parallel or gpus.count
 
 
-def _estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+def estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
     """Estimate the microseconds of a layer's launches, small kernels and two all-reduces.
 
     They do not depend on the batch. The steps of an all-reduce grow with the logarithm of the
@@ -204,7 +222,7 @@ def _estimate_gpu_pass(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, tokens: float
 ) -> Parts:
     """Estimate the launches of all layers and one reading of the weights that `tokens` use."""
-    launches = _estimate_layer_us(model, gpus, serving, values) * 1e-6 * model.layers
+    launches = estimate_layer_us(model, gpus, serving, values) * 1e-6 * model.layers
     weights = serving.weights
     between = Parts(
         hosts.estimate_latency(model, gpus, serving),

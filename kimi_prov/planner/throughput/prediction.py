@@ -7,13 +7,13 @@ Held by: tests/unit/planner/throughput/test_speed_score.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.planner.engine import expert_backend, sglang
+from kimi_prov.planner.engine import expert_backend, sglang, speculative
 from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.models import Model
+    from kimi_prov.catalog.models import Draft, Model
     from kimi_prov.contract.documents import ranges
     from kimi_prov.contract.documents.plan.estimates import PowerPlan, ThroughputPlan
     from kimi_prov.facts.host import Host
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 _GB = 1e9
 # Assumed where neither the machine nor the catalogue names a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
+
+
+class Beside(NamedTuple):
+    """What counts beside engine and memory.
+
+    `in_memory`: a RAM disk holds the files at the start. `draft`: the one that guesses tokens.
+    """
+
+    in_memory: bool
+    draft: Draft | None = None
 
 
 def _make_estimator(
@@ -59,10 +69,9 @@ def make_document(
     choice: EngineChoice,
     budget: Budget,
     placement: Placement,
-    *,
-    in_memory: bool,
+    beside: Beside,
 ) -> ThroughputPlan:
-    """Make the plan's `throughput`. `in_memory`: a RAM disk holds the files at the start."""
+    """Make the plan's `throughput`."""
     concurrency = settings.concurrency
     reason = _find_reason_for_none(model, choice, budget)
     if reason is not None:
@@ -73,20 +82,22 @@ def make_document(
     machine, assumed = _make_machine(host, choice)
     if machine is None:
         return make_empty_document(concurrency, f"not estimated: {assumed}")
-    serving = _make_serving(settings, model, choice, budget, placement, in_memory=in_memory)
+    serving = _make_serving(settings, model, choice, budget, placement, in_memory=beside.in_memory)
     if settings.hosts_per_model > 1:
         serving, unknown = add_hosts(host, settings, serving)
         assumed = "; ".join(filter(None, (assumed, unknown))) or None
-    layout = None
-    if choice.experts is not None and machine.cpu is not None:
-        layout = _make_layout(host, model, choice, machine.cpu, placement)
-    speak = _make_estimator(make_shape(model.name, model.architecture), machine, layout)
+    layout = _make_layout(host, model, choice, machine.cpu, placement)
+    shape = make_shape(model.name, model.architecture)
+    speak = _make_estimator(shape, machine, layout)
     readings = anchor.read_readings(host.facts)
-    held = anchor.anchor_estimator(speak, readings, budget.instances)
+    plain = anchor.anchor_estimator(speak, readings, budget.instances)
+    held = _add_draft(plain, shape, machine, settings, beside.draft)
     estimate_all, alone = held(serving), held(serving.alone)
-    basis = [estimate_all.basis, *_list_qualifications(machine, serving, layout)]
-    if serving.hosts > 1:
-        basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
+    basis = [
+        estimate_all.basis,
+        *_list_qualifications(machine, serving, layout),
+        *_describe_gain(shape, machine, serving, settings, beside.draft),
+    ]
     running = count_running(settings, serving, budget.instances)
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
     plan: ThroughputPlan = {
@@ -108,6 +119,84 @@ def make_document(
     if anchors:
         plan["anchors"] = anchors
     return plan
+
+
+def estimate_draft(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: EngineChoice,
+    budget: Budget,
+    placement: Placement,
+    draft: Draft,
+) -> Range | None:
+    """Estimate how many times as fast a draft makes the load; None where that is not known."""
+    if _find_reason_for_none(model, choice, budget) is not None:
+        return None
+    from kimi_prov.planner.throughput import make_shape  # noqa: PLC0415
+
+    machine, _ = _make_machine(host, choice)
+    if machine is None:
+        return None
+    serving = _make_serving(settings, model, choice, budget, placement, in_memory=False)
+    if settings.hosts_per_model > 1:
+        serving, _ = add_hosts(host, settings, serving)
+    return _estimate_gain(
+        make_shape(model.name, model.architecture), machine, serving, settings, draft
+    )
+
+
+def _estimate_gain(
+    shape: ModelShape, machine: Machine, serving: Serving, settings: Settings, draft: Draft | None
+) -> Range | None:
+    """Estimate a draft's gain on GPUs that hold all weights; None without acceptance."""
+    if draft is None or machine.cpu is not None:
+        return None
+    from kimi_prov.planner.throughput import drafts  # noqa: PLC0415
+
+    tokens = speculative.count_guesses(settings, draft)
+    guessing = drafts.make_guessing(draft, tokens, settings.workload)
+    return drafts.estimate_gain(shape, machine, serving, guessing) if guessing else None
+
+
+def _add_draft(
+    held: Callable[[Serving], Estimate],
+    shape: ModelShape,
+    machine: Machine,
+    settings: Settings,
+    draft: Draft | None,
+) -> Callable[[Serving], Estimate]:
+    """Return the estimator with a draft's gain in its tokens a second."""
+    if draft is None:
+        return held
+    from kimi_prov.planner.throughput import drafts  # noqa: PLC0415
+
+    def estimate(load: Serving) -> Estimate:
+        one, gain = held(load), _estimate_gain(shape, machine, load, settings, draft)
+        if gain is None:
+            return one
+        return replace(
+            one,
+            decode_tok_s=drafts.multiply_ranges(one.decode_tok_s, gain),
+            aggregate_tok_s=drafts.multiply_ranges(one.aggregate_tok_s, gain),
+        )
+
+    return estimate
+
+
+def _describe_gain(
+    shape: ModelShape, machine: Machine, serving: Serving, settings: Settings, draft: Draft | None
+) -> Iterator[str]:
+    if draft is None:
+        return
+    gain = _estimate_gain(shape, machine, serving, settings, draft)
+    if gain is None:
+        yield f"without a gain of {draft.name}, of which no acceptance is published"
+    else:
+        yield (
+            f"with {draft.name}, {gain.low:.2g} to {gain.high:.2g} times as fast by its published "
+            f"acceptance ({settings.workload})"
+        )
 
 
 def _find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) -> str | None:
@@ -270,16 +359,17 @@ def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
 
 
 def _make_layout(
-    host: Host, model: Model, choice: EngineChoice, cpu: Cpu, placement: Placement
-) -> Layout:
+    host: Host, model: Model, choice: EngineChoice, cpu: Cpu | None, placement: Placement
+) -> Layout | None:
     """Make the layout of the plugin's experts: threads, nodes and memory bandwidth."""
+    backend = choice.experts
+    if backend is None or cpu is None:
+        return None
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
 
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
     own = max(1, len(parse_list(placement.threads)))
-    backend = choice.experts
-    assert backend is not None, "asked without a plugin"  # noqa: S101
     packed = model_bytes.count_int8_params(model.architecture) if choice.dense == "int8" else 0
     return Layout(
         backend=backend,
@@ -300,6 +390,8 @@ def _list_qualifications(
         yield "without CUDA graphs"
     if layout is not None:
         yield _describe_measurement(layout)
+    if serving.hosts > 1:
+        yield f"over {serving.hosts} hosts, where no speed was measured by this project"
 
 
 def _describe_measurement(layout: Layout) -> str:

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "models": ("confidence", "native_format", "context", "released"),
     "unserved": ("confidence", "released", "reason"),
-    "drafts": ("confidence", "repo", "models", "least"),
+    "drafts": ("confidence", "method", "models", "least"),
     "formats": ("confidence", "kind", "expert_bytes", "rest_bytes"),
     "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
     "gpus": ("confidence", "memory_gb", "bandwidth_gb_s", "compute_capability"),

@@ -62,20 +62,63 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _ENGINE,
+        "workload",
+        "choice",
+        "mixed",
+        "agents",
+        "What the requests are, for estimates of drafts and of repeated prompts: chat, code, "
+        "agents (programs that write code and send their whole history each time), or mixed.",
+        choices=("mixed", "chat", "code", "agents"),
+    ),
+    define(
+        _ENGINE,
+        "speculative",
+        "off_or_text",
+        "auto",
+        "kimi-k2.5-eagle3-mla",
+        "A draft model that guesses tokens for the large one to verify; `kimi-prov catalog drafts` "
+        "lists them. off: none. auto: one only where a measured pair of runs on such GPUs shows a "
+        "gain for this kimi_workload and so many requests; else the plan says what one would gain.",
+        auto=True,
+    ),
+    define(
+        _ENGINE,
         "speculative_model",
         "text",
         None,
         "kimi-k2.5-eagle3-mla",
-        "A draft model that guesses tokens for the large one to verify; `kimi-prov catalog drafts` "
-        "lists them. Not set: none.",
+        "The older name of kimi_speculative for a draft's name.",
     ),
     define(
         _ENGINE,
         "speculative_tokens",
         "count",
-        3,
+        "auto",
         "3",
-        "Tokens that the draft guesses before the model verifies them.",
+        "Tokens that the draft guesses before the model verifies them. auto: as its makers serve "
+        "it.",
+        auto=True,
+        most=64,
+    ),
+    define(
+        _ENGINE,
+        "prefix_reuse",
+        "share",
+        None,
+        "0.9",
+        "Share of a prompt's tokens that an earlier request of the same conversation had. Not set: "
+        "0.9 where kimi_workload is agents, else none.",
+    ),
+    define(
+        _ENGINE,
+        "cache_offload",
+        "off_or_gib",
+        "auto",
+        "512",
+        "GiB of host memory, of all engines together, for the cache of conversations that fall out "
+        "of the GPUs; off: none. auto: most of what is idle, where prompts repeat "
+        "(kimi_prefix_reuse) and it holds more than the GPUs do.",
+        auto=True,
     ),
     define(
         _ENGINE,

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 Kind = Literal[
     "text",  # a string
+    "off_or_gib",  # a whole number from 1, or off
+    "off_or_text",  # a string; YAML's off is the text off
     "choice",  # one of `choices`
     "switch",  # true or false
     "count",  # a whole number from 1
