@@ -860,7 +860,19 @@ def lab(*words):
     return case
 
 
+def beside(command):
+    """A command about the program itself: what it takes is a word of the person who types."""
+
+    def case(_machines, _folder):
+        harmless(*here(command, HOSTILE))
+
+    return case
+
+
 CASES = {
+    "completion": beside("completion"),
+    "help": beside("help"),
+    "version": beside("version"),
     "plan": plan,
     "check": check,
     "apply": apply,
