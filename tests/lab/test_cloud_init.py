@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,7 @@ import bucket_servers
 import pytest
 import stand_in_python
 import yaml
-from hatchling.builders.wheel import WheelBuilder
-from machines import CHECKOUT, kimi_prov, make_lab
+from machines import kimi_prov, make_lab
 from waiting import until
 
 from kimi_prov.lab import files, settings
@@ -82,12 +83,11 @@ WantedBy=sysinit.target
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]:
     """A bare host with cloud-init, and a bucket that holds the model."""
     folder = tmp_path_factory.mktemp("cloud")
-    wheel = Path(next(iter(WheelBuilder(str(CHECKOUT)).build(directory=str(folder)))))
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     links = settings.detect_variables().get("kimi_pip_find_links")
-    brought = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
-    brought += [{"src": str(links), "dest": str(links)}] if links else []
-    python = stand_in_python.pack_running(folder / "python")
+    brought = [{"src": str(links), "dest": str(links)}] if links else []
+    # Not below /tmp, which a boot empties; render wants the same path here.
+    mirror = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    python = stand_in_python.pack_running(mirror)
     python.write_overlay(folder / "catalogue")
     brought.append({"src": str(python.archive), "dest": str(python.archive)})
     made = make_lab(
@@ -100,9 +100,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
         kimi_idle_stop=IDLE,
         kimi_hour_usd=26,
         kimi_cloud="aws",
-        kimi_cloud_package=f"/opt/{wheel.name}#sha256={digest}",
         kimi_cloud_give_up="10h",
-        kimi_python_mirror=str(python.mirror),
+        kimi_python_mirror=str(mirror),
     )
     made.up()
     try:
@@ -112,6 +111,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
             yield made, cloud
     finally:
         made.down()
+        shutil.rmtree(mirror)
 
 
 def _fill(cloud: Cloud) -> None:
@@ -180,12 +180,24 @@ def rendered(lab: Lab, folder: Path) -> str:
     return (folder / "user-data").read_text()
 
 
+def upload(folder: Path, cloud: Cloud) -> None:
+    """Put the wheel into the bucket, at the place that upload.sh names."""
+    (wheel,) = folder.glob("*.whl")
+    content = wheel.read_bytes()
+    below = f"kimi-prov/{hashlib.sha256(content).hexdigest()}"
+    assert (
+        f"s3://{bucket_servers.BUCKET}/{below}/{wheel.name}" in (folder / "upload.sh").read_text()
+    )
+    cloud.put(below, {wheel.name: content})
+
+
 def test_from_the_first_boot_to_an_answer_over_a_restart_and_to_the_end(
     lab: tuple[Lab, Cloud], host: Host, tmp_path: Path
 ) -> None:
     made, cloud = lab
     user_data = rendered(made, tmp_path / "folder")
     assert yaml.safe_load(user_data)["write_files"]
+    upload(tmp_path / "folder", cloud)
     as_image(host, cloud, user_data)
     assert "Valid" in host.ssh(f"cloud-init schema --config-file {SEED}/user-data")
     commands.restart_host(made.inventory, "spot1")
