@@ -299,7 +299,11 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
     shown = _make_model_section(model, checkpoint, choice, layout.budget, served)
     digest = groups.compute_digest(choice, shown, layout.flags, served.names)
     to_convert = conversion.make_fetch_document(converted, settings)
-    slots = groups.make_slots(group, settings, access.backends, on_cpu=not host.gpu_bytes)
+    waits = timeouts.make_environment(choice, settings, checkpoint)
+    slots = [
+        replace(slot, environment={**slot.environment, **waits})
+        for slot in groups.make_slots(group, settings, access.backends, on_cpu=not host.gpu_bytes)
+    ]
     return _SharedSections(
         _make_engine_section(choice),
         shown,

@@ -66,7 +66,7 @@ DEFINITIONS = (
         "engine.draft_gain",
         title="A draft would answer this load faster: {gain} times as many tokens a second "
         "(estimated)",
-        severities=("info", "warning"),
+        severities=("warning", "info"),
         source=_DRAFT_ROW,
         remedy="setting",
         concerns="deployment",
@@ -91,7 +91,7 @@ DEFINITIONS = (
         "engine.cache_offload",
         title="Prompts repeat: {tokens} tokens of cache in host memory are read back in place of "
         "being computed",
-        severities=("info", "warning", "blocker"),
+        severities=("blocker", "warning", "info"),
         source="kv_offload of vLLM 0.19.1, 0.25.1 and 0.32.0; the gain is estimated, not measured",
         remedy="setting",
         concerns="deployment",

@@ -39,6 +39,7 @@ _MAX_MANIFEST_BYTES = 16 << 20
 # The settings that may be left to the planner.
 Auto = Literal[
     "context",
+    "cache_offload",
     "weights_format",
     "kt_method",
     "instances",

@@ -51,6 +51,8 @@ def declared(variable: Variable) -> object:
     """The type of a variable's value, as its definition has it."""
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
+    if variable.kind == "off_or_gib":
+        return int | Literal["auto", "off"]
     plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes", "interval"), int)
     plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool}
     plain |= {"share": float, "dollars": float}
