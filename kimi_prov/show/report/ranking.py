@@ -138,7 +138,10 @@ def build_ranking(
                 cells=tuple(line),
                 lacks="; ".join(map(clean, row["lacks"])) or "nothing",
                 meets=row["meets"],
-                ways=tuple(ways.describe_ways(targets[places[row["target"]]])),
+                ways=(
+                    *ways.describe_ways(targets[places[row["target"]]]),
+                    *ways.describe_other_engines(targets[places[row["target"]]]),
+                ),
                 words=_describe_paces(row, of_one_too=document["load"] is None),
             )
             for number, (row, line) in enumerate(zip(rows, lines, strict=True), 1)

@@ -143,23 +143,10 @@ def _list_lacks(target: Target, load: Load | None) -> list[str]:
         lacks += _list_exceeded_limits(sizing, load) or _list_missing_tokens(target, load)
     if target["pace"] in ("slow", "batch") and not (load and load.tpot_ms):
         speed = format_figure(_find_slowest_speed(target))
-        others = _describe_other_engines(target)
-        lacks.append(f"the speed to chat ({speed} tokens/s for each request{others})")
+        lacks.append(f"the speed to chat ({speed} tokens/s for each request)")
     if target["cost"]["usd_per_hour"] is None:
         lacks.append("a price")
     return lacks
-
-
-def _describe_other_engines(target: Target) -> str:
-    """Describe what engines would do that this program does not install, where it is known."""
-    row = next((row for row in target["findings"] if row["id"] == "engine.alternative"), None)
-    if row is None:
-        return ""
-    figure = str(row["required"]).partition(";")[0]
-    return (
-        f" with the engines that this program installs; with ik_llama.cpp {clean(figure)}; public: "
-        f"{clean(row['source'])}"
-    )
 
 
 def _list_exceeded_limits(sizing: Mapping[str, Any], load: Load) -> list[str]:

@@ -17,6 +17,16 @@ def describe_ways(target: Target) -> list[str]:
     return [_describe_way(way) for way in target.get("ways") or ()]
 
 
+def describe_other_engines(target: Target) -> list[str]:
+    """Return what engines would do that this program does not install, where it decides."""
+    row = next((row for row in target["findings"] if row["id"] == "engine.alternative"), None)
+    if row is None or target["pace"] not in ("slow", "batch"):
+        return []
+    figure = str(row["required"]).partition(";")[0]
+    sentence = "The speed above is with the engines that this program installs; with ik_llama.cpp "
+    return [f"{sentence}{clean(figure)}; public: {clean(row['source'])}"]
+
+
 def _describe_way(way: Way) -> str:
     speeds = f"{read_span(way['single_tok_s'])} tokens/s for one person"
     if way["requests"] > 1:

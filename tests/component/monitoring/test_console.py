@@ -116,7 +116,8 @@ def test_every_panel_shows_data_and_fits(
         found = drawn(page)
         page.screenshot(path=pictures / f"{host or 'all'}-{size['width']}.png", full_page=True)
         assert set(found) == {panel.key for panel in PANELS}
-        assert [key for key, series in found.items() if not series] == []
+        # These machines keep no cache in host memory (kimi_cache_offload).
+        assert [key for key, series in found.items() if not series] == ["host_cache"]
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate(_OVERLAPS) == []
         assert page.locator("section path.curve").count() >= sum(found.values())

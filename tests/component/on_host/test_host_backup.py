@@ -313,7 +313,7 @@ def applied(machine, number, **more):
 
 @pytest.mark.parametrize("step", ["make_archive", "prepare_folder", "restore"])
 def test_a_machine_that_is_not_provisioned_says_so(tmp_path, step):
-    with pytest.raises(HostError, match="not provisioned") as caught:
+    with pytest.raises(HostError, match="nothing is applied") as caught:
         getattr(backup, step)(Paths(tmp_path), "0" * 64)
     assert "kimi-prov apply" in caught.value.fix
 

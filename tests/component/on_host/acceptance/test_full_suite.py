@@ -339,7 +339,7 @@ def test_the_machine_says_that_it_has_no_plan(
 ) -> None:
     monkeypatch.setattr(run, "Paths", lambda: Paths(served.root / "nowhere"))
     monkeypatch.setattr("sys.stdin", io.StringIO('{"what": "files"}'))
-    with pytest.raises(HostError, match="there is no "):
+    with pytest.raises(HostError, match="nothing is applied on this machine"):
         run.main(["ask"])
 
 

@@ -6,7 +6,7 @@ ok() { echo "ok: $1"; }
 warn() { echo "to ask for: $1" >&2; echo "  with: $2" >&2; }
 fail() { echo "missing: $1" >&2; echo "  fix: $2" >&2; failed=1; }
 need() { command -v "$1" >/dev/null || { fail "the program $1" "$2"; exit 3; }; }
-need sky 'pip install "skypilot[aws]"   # in an environment of its own'
+need sky 'see docs.skypilot.co, Installation: skypilot[aws] in an environment of its own'
 need aws "install it: https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 told=$(aws sts get-caller-identity 2>&1 >/dev/null) || {
   case $told in *xpired*) fail "a login of aws that is valid" "aws sso login" ;; *) fail "credentials of aws" "aws configure" ;; esac; exit 3; }

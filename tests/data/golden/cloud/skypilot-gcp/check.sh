@@ -6,7 +6,7 @@ ok() { echo "ok: $1"; }
 warn() { echo "to ask for: $1" >&2; echo "  with: $2" >&2; }
 fail() { echo "missing: $1" >&2; echo "  fix: $2" >&2; failed=1; }
 need() { command -v "$1" >/dev/null || { fail "the program $1" "$2"; exit 3; }; }
-need sky 'pip install "skypilot[gcp]"   # in an environment of its own'
+need sky 'see docs.skypilot.co, Installation: skypilot[gcp] in an environment of its own'
 need gcloud "install it: https://cloud.google.com/sdk/docs/install"
 token=$(gcloud auth print-access-token 2>/dev/null) || { fail "a login of gcloud that is valid" "gcloud auth login"; exit 3; }
 project=$(gcloud config get-value project 2>/dev/null)
