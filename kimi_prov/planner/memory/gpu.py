@@ -147,7 +147,6 @@ def list_budgets(
     one, as many requests at once as are asked for before fewer, which leave room for the cache.
     """
     draft = speculative.find_draft(settings, catalogue, work.engine)
-    shape = work.model.architecture
     named = VLLM.decode_context_parallel in settings.engine_args
     loads = [
         _Load(layout, draft, _weigh_stages(work, layout, draft, settings.engine_args))
@@ -161,28 +160,36 @@ def list_budgets(
             hopeless = max(size for _, size in load.stages) >= min(host.gpu_bytes)
             if budgets and (refused or hopeless):
                 continue
-            tries: list[Profile | None] = list(list_profiles(work.engine))
-            for profile in tries:
-                if profile is not None:
-                    budget = _try_budget(host, settings, work, load, profile, dtype)
-                    budgets.append(budget)
-                    tries.append(_limit_requests(profile, budget, settings, shape))
+            for profile in list_profiles(work.engine):
+                budgets += _list_sequences(host, settings, work, load, profile, dtype)
     return budgets
 
 
-def _limit_requests(
-    profile: Profile, budget: Budget, settings: Settings, shape: Architecture
-) -> Profile | None:
-    """Return the profile with fewer requests at once, None where the cache holds half of them.
+def _list_sequences(
+    host: Host, settings: Settings, work: Workload, load: _Load, profile: Profile, dtype: str
+) -> list[Budget]:
+    """List the budgets with as many requests at once as are asked for, and as the cache holds.
 
-    The sampler takes memory for each of them, which the cache then lacks.
+    The sampler takes memory for each request, which the cache then lacks: with fewer of them it
+    holds more, so the number is followed until it is that of a budget before.
     """
-    most = budget.gpu.sequences if budget.gpu else 1
-    room = budget.kv_tokens_one // min(budget.context, settings.request_tokens)
-    hopeless = budget.kv_bytes < -most * shape.vocab * _SAMPLER_BYTES
-    if hopeless or most <= max(1, 2 * room) or VLLM.requests in settings.engine_args:
-        return None
-    return replace(profile, sequences=1 << (most - 1).bit_length() - 1)
+    first = _try_budget(host, settings, work, load, profile, dtype)
+    most = first.gpu.sequences if first.gpu else 1
+    hopeless = first.kv_bytes < -most * work.model.architecture.vocab * _SAMPLER_BYTES
+    if hopeless or VLLM.requests in settings.engine_args:
+        return [first]
+    budgets = {most: first}
+    held = _count_held(first, settings)
+    while (fits := max(1, min(most, held))) not in budgets:
+        fewer = replace(profile, sequences=fits)
+        budgets[fits] = _try_budget(host, settings, work, load, fewer, dtype)
+        held = _count_held(budgets[fits], settings)
+    return list(budgets.values())
+
+
+def _count_held(budget: Budget, settings: Settings) -> int:
+    """Count the requests that an engine's cache holds at once."""
+    return budget.kv_tokens_one // min(budget.context, settings.request_tokens)
 
 
 def select_able(budgets: list[Budget], settings: Settings, model: Model) -> list[Budget]:

@@ -9,6 +9,7 @@ when each engine took fewer requests than now; nobody measured it again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kimi_prov.planner.throughput import make_shape, physics, prediction, stored, without_graphs
@@ -61,11 +62,29 @@ def make_estimator(
         return Speeds(
             one,
             load.output_tokens / (prompt + load.output_tokens / one),
-            _estimate_decode(shape, machine, load, values) * running,
+            _estimate_together(shape, machine, load, values, (running, budget.instances)),
             _find_margin(load),
         )
 
     return estimate
+
+
+def _estimate_together(
+    shape: ModelShape,
+    machine: Machine,
+    load: Serving,
+    values: Values,
+    running: tuple[int, int],
+) -> float:
+    """Estimate the speed of all requests that run on so many engines, some with one less."""
+    requests, engines = running
+    least, more = divmod(requests, engines)
+    if more == 0 or least == 0:
+        return _estimate_decode(shape, machine, load, values) * requests
+    fewer = replace(load, concurrency=least)
+    return more * (least + 1) * _estimate_decode(shape, machine, load, values) + (
+        engines - more
+    ) * least * _estimate_decode(shape, machine, fewer, values)
 
 
 def _estimate_decode(
