@@ -14,7 +14,7 @@ from kimi_prov.planner.memory import gpu
 from kimi_prov.planner.selection import served
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
@@ -76,15 +76,14 @@ def choose_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Wo
     """
     budgets = gpu.list_budgets(host, settings, catalogue, work)
     able = gpu.select_able(budgets, settings, work.model)
-    estimate = _make_estimator(host, settings, work) if able[0].kv_tokens > 0 else None
     kept = served.select_kept(budgets, settings)
-    if estimate is None:
+    candidates = list_candidates(host, settings, work, able) if able[0].kv_tokens > 0 else []
+    if not candidates:
         return Choice((kept or able)[0])
-    candidates = [Candidate(budget, *estimate(budget)) for budget in able]
-    best, optimise = choose_best(candidates, settings.optimise), settings.optimise
-    chosen = best
+    optimise = settings.optimise
+    best = chosen = choose_best(candidates, optimise)
     if kept:
-        chosen = choose_best([Candidate(row, *estimate(row)) for row in kept], optimise)
+        chosen = choose_best(list_candidates(host, settings, work, kept), optimise)
     if chosen.kind == best.kind:
         return Choice(chosen.budget, _describe_choice(chosen, candidates, optimise))
     gain = best.rate(optimise)[0] / chosen.rate(optimise)[0] - 1
@@ -96,28 +95,16 @@ def choose_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Wo
 
 
 def list_candidates(
-    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+    host: Host, settings: Settings, work: Workload, budgets: Sequence[Budget]
 ) -> list[Candidate]:
-    """List the layouts that hold what is asked, with their speeds, the simplest first.
-
-    Where none holds it, it is the one that holds most. There are none where no speed is estimated.
-    """
-    budgets = gpu.list_budgets(host, settings, catalogue, work)
-    able = gpu.select_able(budgets, settings, work.model)
-    estimate = _make_estimator(host, settings, work)
-    return [Candidate(row, *estimate(row)) for row in able] if estimate else []
-
-
-def _make_estimator(
-    host: Host, settings: Settings, work: Workload
-) -> Callable[[Budget], tuple[float, float, float, float]] | None:
-    """Make the estimator of layouts' speeds; None where there are no speeds."""
+    """Give layouts their speeds; none where no speed is estimated."""
     if work.model.is_synthetic:
-        return None
+        return []
     # This import takes a quarter of a second, which plans of lab models do not need.
     from kimi_prov.planner.throughput import expected  # noqa: PLC0415
 
-    return expected.make_estimator(host, settings, work)
+    estimate = expected.make_estimator(host, settings, work)
+    return [Candidate(budget, *estimate(budget)) for budget in budgets] if estimate else []
 
 
 def choose_best(candidates: Sequence[Candidate], optimise: str) -> Candidate:

@@ -2,89 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
 import json
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import closed_form
 import pytest
 import yaml
+from cloud_folders import KINDS, ROOT, VARIABLES, laid, read, render, run, same_wheel
 
-from kimi_prov import cli
 from kimi_prov.catalog import loader
-from kimi_prov.packaging import own_wheel
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking, variables
-from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
 GOLDEN = ROOT / "tests" / "data" / "golden" / "cloud"
-
-
-KINDS = ("cloud-init", "skypilot")
-VARIABLES = {
-    "gcp": """
-kimi_context: 8192
-kimi_kv_dtype: bf16
-kimi_weights_source: gs://weights-of-site/kimi-k2.5
-kimi_idle_stop: 20m
-kimi_cloud_regions: [us-central1-a, europe-west4-b]
-kimi_cloud_machines: [a3-highgpu-8g, a3-ultragpu-8g]
-""",
-    "aws": """
-kimi_weights_source: s3://weights-of-site/kimi-k2.5
-kimi_bucket_region: us-east-2
-kimi_context: 8192
-kimi_cloud: aws
-kimi_cloud_regions: [us-east-2]
-kimi_cloud_terms: on-demand
-kimi_cloud_image: ami-0123456789abcdef0
-kimi_pip_index_url: https://pypi.example.com/simple
-kimi_https_proxy: http://proxy.example.com:3128
-kimi_no_proxy: [.example.com]
-kimi_engine_args: {max-num-batched-tokens: 1024}
-kimi_served_names: [kimi, kimi-k2.5]
-kimi_allowed_networks: [10.0.0.0/8]
-""",
-}
 _NOT_GOLDEN = ("plan.json", "render.json")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _wheel() -> Iterator[None]:
-    """A wheel that stays the same; the real one is in test_rendered_install.py."""
-    made = own_wheel.Wheel("kimi_prov-0.1.0-py3-none-any.whl", b"a wheel\n")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(own_wheel, "make_wheel", lambda: made)
-        yield
-
-
-def run(*words: str) -> int:
-    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
-
-
-def render(kind: str, output: Path, text: str, *more: str) -> int:
-    file = output.parent / f"{output.name}.vars.yml"
-    file.write_text(text)
-    return run("render", kind, str(SHEET), "--vars", str(file), "--output", str(output), *more)
-
-
-def read(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_text()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+__all__ = ["same_wheel"]
+pytestmark = pytest.mark.usefixtures("same_wheel")
 
 
 @pytest.fixture(scope="module", params=[(kind, cloud) for kind in KINDS for cloud in VARIABLES])
@@ -114,22 +56,6 @@ def test_the_record_names_every_file_with_its_digest(folder: Path) -> None:
     assert told == {name: hashlib.sha256(text.encode()).hexdigest() for name, text in there.items()}
     plan = json.loads((folder / "plan.json").read_text())
     closed_form.validate(plan, "plan")
-
-
-def laid(folder: Path) -> list[dict[str, Any]]:
-    """The files that the machine gets, unpacked."""
-    if not (folder / "user-data").exists():
-        top = folder / "machine"
-        return [{"path": f"/{name}", "content": text} for name, text in read(top).items()]
-    rows: list[dict[str, Any]] = yaml.safe_load((folder / "user-data").read_text())["write_files"]
-    return [{**row, "content": _unpacked(row)} for row in rows]
-
-
-def _unpacked(row: Mapping[str, Any]) -> str:
-    content = str(row["content"])
-    if row.get("encoding") == "gz+b64":
-        return gzip.decompress(base64.b64decode(content)).decode()
-    return content
 
 
 def test_the_machine_is_told_the_settings_that_were_given(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plan_inputs import HUGE, argument, blocked_by, found, gpu_facts, plan, quoted
 
@@ -13,6 +13,7 @@ from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner.decisions import Workload
+from kimi_prov.planner.memory import gpu
 from kimi_prov.planner.selection import search
 from kimi_prov.planner.settings.parsing import parse_settings
 
@@ -33,7 +34,10 @@ def best(cards: int, mib: int, **given_settings: Any) -> search.Candidate | None
     engine = CATALOGUE.engine("vllm", "cuda")
     assert engine is not None
     work = Workload(engine, CATALOGUE.model("kimi-k2.5"), "int4")
-    candidates = search.list_candidates(read_host(facts, CATALOGUE), asked, CATALOGUE, work)
+    host = read_host(facts, CATALOGUE)
+    budgets = gpu.list_budgets(host, asked, CATALOGUE, work)
+    able = gpu.select_able(budgets, asked, work.model)
+    candidates = search.list_candidates(host, asked, work, able)
     holds = [c for c in candidates if c.budget.kv_tokens_one >= 32768]
     return search.choose_best(holds, asked.optimise) if holds else None
 
@@ -67,6 +71,7 @@ def test_more_cards_or_memory_never_make_it_worse(
 
 
 @settings(deadline=None, max_examples=40)
+@example(8, 81559, 20, 31)
 @given(CARDS, MIB, REQUESTS, REQUESTS)
 def test_more_requests_never_lower_what_all_get(
     cards: int, mib: int, requests: int, more: int
