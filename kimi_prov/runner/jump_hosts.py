@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# ssh's own words where what it reads through, and not a host, closed the connection.
-_THROUGH = re.compile(
-    r"Connection closed by UNKNOWN port 65535|stdio forwarding failed|channel \d+: open failed"
-)
+# ssh's own words where what it reads through, and not a host, ended the connection: closed, reset,
+# or gone before ssh wrote its first line ("banner exchange: Connection to UNKNOWN port 65535").
+_THROUGH = re.compile(r"UNKNOWN port 65535|stdio forwarding failed|channel \d+: open failed")
 _PROXY = re.compile(r"(?i)-J|ProxyJump|ProxyCommand")
 _CUT = re.compile(
     r"Connection (?:closed|reset)|Broken pipe|kex_exchange|could not be sent|timed out"

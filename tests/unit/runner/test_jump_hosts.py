@@ -9,9 +9,17 @@ from kimi_prov.runner import failure_reasons
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.jump_hosts import read_hops
 
-CUT = (
-    "kex_exchange_identification: Connection closed by remote host\r\n"
-    "Connection closed by UNKNOWN port 65535"
+# One failed hop: it ended before ssh read, while ssh read, or before ssh wrote its first line.
+CUTS = (
+    (
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535"
+    ),
+    (
+        "kex_exchange_identification: read: Connection reset by peer\r\n"
+        "Connection reset by UNKNOWN port 65535"
+    ),
+    "banner exchange: Connection to UNKNOWN port 65535: Broken pipe",
 )
 JUMP = "-o ProxyJump=ops@bastion.example.com:2222"
 COMMAND = '-o ProxyCommand="ssh -W %h:%p -q ops@bastion.example.com"'
@@ -39,14 +47,15 @@ def test_the_hops_are_read_from_the_arguments(arguments: str, hops: dict[str, st
     assert {hop.name: hop.command for hop in read_hops(arguments)} == hops
 
 
-def explain(said: str, arguments: str = JUMP) -> failure_reasons.Failure:
-    result = {"msg": f"Failed to connect to the host via ssh: {said}\r\n{CUT}"}
+def explain(said: str, arguments: str = JUMP, cut: str = CUTS[0]) -> failure_reasons.Failure:
+    result = {"msg": f"Failed to connect to the host via ssh: {said}\r\n{cut}"}
     event = TaskFinished("box", "plan", "Ask", "kimi_plan", "unreachable", 1.0, result)
     failure = failure_reasons.explain_unreachable(event, "10.0.0.5", arguments)
     assert failure.exit_code is ExitCode.UNREACHABLE
     return failure
 
 
+@pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("arguments", [JUMP, COMMAND], ids=["ProxyJump", "ProxyCommand"])
 @pytest.mark.parametrize(
     ("said", "words"),
@@ -68,9 +77,9 @@ def explain(said: str, arguments: str = JUMP) -> failure_reasons.Failure:
     ],
 )
 def test_a_jump_host_that_fails_is_named_with_what_it_said(
-    said: str, words: str, arguments: str
+    said: str, words: str, arguments: str, cut: str
 ) -> None:
-    failure = explain(said, arguments)
+    failure = explain(said, arguments, cut)
     assert "10.0.0.5 is behind the jump host bastion.example.com" in failure.cause
     assert words in failure.cause
     assert read_hops(arguments)[0].command in failure.fix
@@ -100,8 +109,9 @@ def test_the_second_of_two_hops_is_tried_through_the_first() -> None:
     assert "ssh -J a@one b@two" in failure.fix
 
 
-def test_a_missing_program_of_a_proxy_command_is_told() -> None:
-    failure = explain("/bin/bash: line 1: exec: nc: not found", "-o ProxyCommand='nc %h %p'")
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_missing_program_of_a_proxy_command_is_told(cut: str) -> None:
+    failure = explain("/bin/bash: line 1: exec: nc: not found", "-o ProxyCommand='nc %h %p'", cut)
     assert "its program nc is not on this computer" in failure.cause
 
 
