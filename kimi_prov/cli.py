@@ -100,6 +100,7 @@ SECTIONS = {
         Row("backup", "backup:backup", "Copy keys, certificate and data to a file"),
         Row("restore", "backup:restore", "Put a backup back on one host"),
         Row("web", _WEB, "Back up and restore the web UI's data"),
+        Row("playbooks", "playbooks:playbooks", "Say where Ansible finds our playbooks"),
     ),
     "Clusters": (
         Row("render", _RENDER, "Write files for SLURM, Kubernetes or a cloud"),

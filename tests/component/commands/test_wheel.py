@@ -134,6 +134,7 @@ def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
         shutil.copy(REPOSITORY / name, checkout / name)
     for name in ("kimi_prov", "roles"):
         (checkout / name).mkdir()
+    (checkout / "kimi_prov/ansible/plugins").mkdir(parents=True)
     shutil.copy(REPOSITORY / "kimi_prov" / "__init__.py", checkout / "kimi_prov")
     for generated in ("group_vars/all/lab.yml", "host_vars/node1/lab.yml"):
         (checkout / "inventories/lab" / generated).parent.mkdir(parents=True, exist_ok=True)
