@@ -8,6 +8,7 @@ Held by: tests/unit/catalog/test_troubles.py, tests/unit/on_host/troubles.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -103,6 +104,7 @@ def list_effects(leads_to: tuple[str, ...]) -> set[str]:
     return effects
 
 
+@functools.cache
 def find_literals(pattern: str) -> tuple[str, ...]:
     """Return for each alternative of an expression the longest text that its matches all have.
 
