@@ -6,10 +6,11 @@ takes N prompts and the steps of an answer:
 
     cycle = N x prompt + output tokens x step,     share = (N - 1) x prompt / cycle
 
-Where users ask at random times, or answers differ in length, the mean wait is that of an M/D/1
-queue: share x prompt / (2 (1 - share)). Where all ask at once with equal lengths, as benches do,
-their answers also end together, and they come again in waves: a request waits for half of the
-others' prompts. The first requests of every bench are such a wave.
+Where users ask at random times the mean wait is that of an M/D/1 queue: share x prompt / (2 (1 -
+share)). Users of a bench start together, and answers of different lengths part them only slowly. It
+is an assumption that as many prompts come together as N requests vary by chance, the root of N. A
+request waits for half of them. Where all lengths are equal the answers end together too, and all
+come again as one wave: a request waits for half of the others' prompts.
 
 Decides: the time to the first token.
 Held by: tests/unit/planner/throughput/test_first_token.py.
@@ -17,6 +18,7 @@ Held by: tests/unit/planner/throughput/test_first_token.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kimi_prov.planner.throughput.inputs import Range, Serving
@@ -24,38 +26,49 @@ from kimi_prov.planner.throughput.inputs import Range, Serving
 
 @dataclass(frozen=True)
 class Queue:
-    """What a prompt waits for: seconds of another prompt, and of a step of all answers."""
+    """What a prompt waits for: seconds of another prompt, and of a step of all answers.
+
+    `in_waves`: all requests come together, each time.
+    """
 
     prompt: float
     step: float
+    in_waves: bool = False
 
     def wait(self, serving: Serving) -> float:
-        """Compute the mean wait in seconds: less than half of the other prompts."""
+        """Compute the mean wait in seconds: at most half of the other prompts."""
+        half = self.prompt / 2
+        if self.in_waves:
+            return serving.others * half
+        by_chance = math.hypot(self.wait_at_random(serving), math.sqrt(serving.others) * half)
+        return min(by_chance, serving.others * half)
+
+    def wait_at_random(self, serving: Serving) -> float:
+        """Compute the mean wait in seconds where users ask at random times."""
         alone = self.prompt + serving.output_tokens * self.step
         return serving.others * self.prompt / 2 * self.prompt / alone
 
-    def wait_in_waves(self, serving: Serving) -> float:
-        """Compute the mean wait in seconds where all requests come together."""
-        return serving.others * self.prompt / 2
 
-    def longest(self, serving: Serving) -> float:
-        """Compute the wait where prompts differ much in length (M/M/1), or come in waves."""
-        return max(2 * self.wait(serving), self.wait_in_waves(serving))
-
-
-def estimate_first_token(
-    serving: Serving, prefill: Range, queue: Queue | None = None, waves: float = 0.0
-) -> Range:
+def estimate_first_token(serving: Serving, prefill: Range, queue: Queue | None = None) -> Range:
     """Estimate the seconds from a request to its first token; without `queue`, of one request.
 
-    `prefill` is in tokens a second, `waves` the share of requests that come together. At best no
-    prompt waits, as where each user asks again as soon as the answer is complete; at worst all
-    come together.
+    `prefill` is in tokens a second. At best no prompt waits, as where each user asks again as soon
+    as the answer is complete; at worst each waits twice as long: prompts differ much in length
+    (M/M/1), or twice as many come together. Waiting and speed vary apart from each other, so the
+    range is as wide as the root of the sum of both squares, of logarithms.
     """
     step = queue.step if queue and serving.others else 0.0
-    wait, longest = (queue.wait(serving), queue.longest(serving)) if queue else (0.0, 0.0)
-    if queue:
-        wait += waves * (queue.wait_in_waves(serving) - wait)
+    wait = queue.wait(serving) if queue else 0.0
     once = serving.input_tokens / prefill.expected + step
+    expected = once + wait
     fast, slow = prefill.high / prefill.expected, prefill.expected / prefill.low
-    return Range(once / fast, once + wait, (once + longest) * slow)
+    return Range(
+        expected / _combine_factors(fast, expected / once),
+        expected,
+        expected * _combine_factors(slow, (expected + wait) / expected),
+    )
+
+
+def _combine_factors(first: float, second: float) -> float:
+    """Combine two factors that vary apart from each other."""
+    return math.exp(math.hypot(math.log(first), math.log(second)))

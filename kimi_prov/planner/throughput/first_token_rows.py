@@ -24,22 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstToken:
-    """A measured mean time; `waves` is the share of its requests that came together."""
+    """A measured mean time; `in_waves` where all requests had the same lengths."""
 
     case: Case
-    waves: float
+    in_waves: bool
 
 
-def make_first_token(base: Case, mean_s: float, load: str, sent: float | None) -> FirstToken:
-    """Make it from a mean time, the words for its load, and the number of requests of the bench.
-
-    A closed loop of equal lengths comes in waves. Of other lengths only its first requests do:
-    as many as run at once, of all that the bench sends.
-    """
-    waves = 1.0 if "equal" in load else 0.0
-    if not waves and sent:
-        waves = min(1.0, base.serving.running / sent)
-    return FirstToken(replace(base, quantity="first token", value=mean_s), waves)
+def make_first_token(base: Case, mean_s: float, load: str) -> FirstToken:
+    """Make it from a mean time and the words for its load."""
+    return FirstToken(replace(base, quantity="first token", value=mean_s), "equal" in load)
 
 
 def predict_from_other_authors(
@@ -64,8 +57,7 @@ def predict_first_token(time: FirstToken, models: dict[str, Model]) -> Predictio
         case.model, case.machine, serving, values, serving.running
     ).total
     step = physics.estimate_step(case.model, case.machine, serving, values).total
-    queue = first_token.Queue(prompt=serving.input_tokens * prompt, step=step)
-    span = first_token.estimate_first_token(
-        serving, Range(one.low, one.expected, one.high), queue, time.waves
-    )
+    queue = first_token.Queue(serving.input_tokens * prompt, step, time.in_waves)
+    speed = Range(one.low, one.expected, one.high)
+    span = first_token.estimate_first_token(serving, speed, queue)
     return calibrate.Prediction(case, span.expected, span.low, span.high)

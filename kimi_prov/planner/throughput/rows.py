@@ -106,14 +106,12 @@ def read_first_tokens(paths: Iterable[Path]) -> list[FirstToken]:
     times: dict[str, FirstToken] = {}
     for path in paths:
         for row in _read_document(path):
-            mean, sent = row.get("ttft_mean_s"), row.get("requests")
+            mean = row.get("ttft_mean_s")
             if not mean or row.get("concurrency") == 1:
                 continue
             with contextlib.suppress(_NotACaseError):
                 base = _make_base(row)
-                time = make_first_token(
-                    base, float(mean), _read_text(row, "load"), float(sent) if sent else None
-                )
+                time = make_first_token(base, float(mean), _read_text(row, "load"))
                 times.setdefault(base.id, time)
     return list(times.values())
 

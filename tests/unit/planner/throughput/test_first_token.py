@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kimi_prov.catalog import loader
@@ -72,30 +74,27 @@ def test_copies_of_attention_take_prompts_of_their_own():
     assert four.ttft_s.expected < one.ttft_s.expected
 
 
-def test_requests_of_equal_length_come_in_waves_which_the_range_holds():
+def predict(time: first_token_rows.FirstToken) -> calibrate.Prediction:
+    return first_token_rows.predict_first_token(time, stored.load_models())
+
+
+def test_requests_of_equal_length_come_in_waves_and_wait_for_half_of_all():
     """Lambda's mean is 2.26 s: 32 requests at once, 8192 tokens in and 2048 out, on eight B200."""
-    machine = throughput.Machine(gpus=subjects.find_gpus("B200 SXM", 8))
-    load = {"concurrency": 32, "input_tokens": 8192, "output_tokens": 2048}
-    serving = throughput.Serving("vllm", throughput.find_weight_format("int4"), **load)
-    found = throughput.estimate_speed(K25, machine, serving).ttft_s
-    assert found.low < found.expected < 2.26 < found.high
-
-
-def test_a_row_says_which_of_its_requests_came_together():
     times = {time.case.id: time for time in rows.read_first_tokens([stored.ROWS])}
-    assert times["a026"].waves == 1
-    assert times["s069"].waves == pytest.approx(16 / 80)
-    assert times["s037"].waves == 0  # how many requests were sent is not said
+    assert [name for name, time in times.items() if time.in_waves] == ["a026"]
     assert "s063" not in times  # one request alone waits for none
-    models = stored.load_models()
-    apart, together = (
-        first_token_rows.predict_first_token(
-            first_token_rows.FirstToken(times["a026"].case, waves), models
-        )
-        for waves in (0.0, 1.0)
-    )
-    assert apart.expected < together.expected
-    assert (apart.low, apart.high) == (together.low, together.high)
+    together = predict(times["a026"])
+    apart = predict(replace(times["a026"], in_waves=False))
+    assert apart.expected < 2.26 < together.expected
+    assert together.low < 2.26 < together.high
+
+
+def test_the_range_is_narrower_than_the_difference_of_one_prompt_and_all():
+    for time in rows.read_first_tokens([stored.ROWS]):
+        prediction, others = predict(time), time.case.serving.others
+        assert prediction.low < prediction.expected < prediction.high
+        if others > 10 and not time.in_waves:
+            assert prediction.high / prediction.low < 1 + others
 
 
 def test_times_are_no_rows_of_the_fit():
