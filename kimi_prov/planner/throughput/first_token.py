@@ -28,20 +28,32 @@ from kimi_prov.planner.throughput.inputs import Range, Serving
 class Queue:
     """What a prompt waits for: seconds of another prompt, and of a step of all answers.
 
-    `in_waves`: all requests come together, each time.
+    `in_waves`: whether all requests come together, each time; None where nobody knows.
     """
 
     prompt: float
     step: float
-    in_waves: bool = False
+    in_waves: bool | None = None
 
     def wait(self, serving: Serving) -> float:
-        """Compute the mean wait in seconds: at most half of the other prompts."""
-        half = self.prompt / 2
+        """Compute the mean wait in seconds."""
+        wave = self.wait_in_waves(serving)
         if self.in_waves:
-            return serving.others * half
-        by_chance = math.hypot(self.wait_at_random(serving), math.sqrt(serving.others) * half)
-        return min(by_chance, serving.others * half)
+            return wave
+        together = math.sqrt(serving.others) * self.prompt / 2
+        return min(math.hypot(self.wait_at_random(serving), together), wave)
+
+    def wait_longest(self, serving: Serving) -> float:
+        """Compute the longest mean wait in seconds.
+
+        Prompts differ much in length (M/M/1), or twice as many come together, or all of them.
+        """
+        twice = 2 * self.wait(serving)
+        return max(twice, self.wait_in_waves(serving)) if self.in_waves is None else twice
+
+    def wait_in_waves(self, serving: Serving) -> float:
+        """Compute the mean wait in seconds where all requests come together."""
+        return serving.others * self.prompt / 2
 
     def wait_at_random(self, serving: Serving) -> float:
         """Compute the mean wait in seconds where users ask at random times."""
@@ -53,19 +65,18 @@ def estimate_first_token(serving: Serving, prefill: Range, queue: Queue | None =
     """Estimate the seconds from a request to its first token; without `queue`, of one request.
 
     `prefill` is in tokens a second. At best no prompt waits, as where each user asks again as soon
-    as the answer is complete; at worst each waits twice as long: prompts differ much in length
-    (M/M/1), or twice as many come together. Waiting and speed vary apart from each other, so the
-    range is as wide as the root of the sum of both squares, of logarithms.
+    as the answer is complete. Waiting and speed vary apart from each other, so the range is as wide
+    as the root of the sum of both squares, of logarithms.
     """
     step = queue.step if queue and serving.others else 0.0
-    wait = queue.wait(serving) if queue else 0.0
+    wait, longest = (queue.wait(serving), queue.wait_longest(serving)) if queue else (0.0, 0.0)
     once = serving.input_tokens / prefill.expected + step
     expected = once + wait
     fast, slow = prefill.high / prefill.expected, prefill.expected / prefill.low
     return Range(
         expected / _combine_factors(fast, expected / once),
         expected,
-        expected * _combine_factors(slow, (expected + wait) / expected),
+        expected * _combine_factors(slow, (once + longest) / expected),
     )
 
 

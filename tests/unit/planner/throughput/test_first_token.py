@@ -87,6 +87,9 @@ def test_requests_of_equal_length_come_in_waves_and_wait_for_half_of_all():
     apart = predict(replace(times["a026"], in_waves=False))
     assert apart.expected < 2.26 < together.expected
     assert together.low < 2.26 < together.high
+    unknown = predict(replace(times["a026"], in_waves=None))
+    assert unknown.expected == apart.expected
+    assert apart.high < 2.26 < unknown.high
 
 
 def test_the_range_is_narrower_than_the_difference_of_one_prompt_and_all():
