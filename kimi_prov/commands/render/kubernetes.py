@@ -83,7 +83,8 @@ def _require(settings: Settings) -> None:
     if settings.kubernetes_image is None:
         raise UserError(
             "kimi_kubernetes_image is not set: it is the image with the engine",
-            fix="give  --image REGISTRY/NAME:TAG , or kimi_kubernetes_image in --vars FILE",
+            fix="give  --image REGISTRY/NAME:TAG , or kimi_kubernetes_image in --vars FILE; you "
+            "build it:  kimi-prov image vllm-cuda --output kimi-image",
         )
 
 

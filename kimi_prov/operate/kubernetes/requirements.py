@@ -34,6 +34,8 @@ _GROUPS = {
     LWS_GROUP: "install LeaderWorkerSet: https://lws.sigs.k8s.io/docs/installation/",
     "monitoring.coreos.com": "install the Prometheus Operator, or take its files out of "
     "kustomization.yaml",
+    "cert-manager.io": "install cert-manager: https://cert-manager.io/docs/installation/, or "
+    "render without kimi_kubernetes_issuer and make the certificates' Secrets",
     "gateway.networking.k8s.io": "install the Gateway API and a controller, or render an ingress",
 }
 _SHARED_KINDS = (
@@ -395,6 +397,8 @@ def _check_secrets(folder: Folder, cluster: Cluster, findings: Findings) -> None
     if cluster.secrets is None or cluster.namespace is False:
         return
     own = {answers.read_name(row) for row in folder.of_kind("Secret")}
+    # cert-manager makes these when the folder is applied.
+    own |= {answers.read_text(r, "spec", "secretName") for r in folder.of_kind("Certificate")}
     for name, keys in list_secrets(folder):
         if name in cluster.secrets or name in own:
             continue

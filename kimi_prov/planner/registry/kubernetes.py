@@ -108,6 +108,33 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "kubernetes.stock_image",
+        title="The engine's published image has not what the pods run",
+        severities=("blocker",),
+        source="the image's own start takes other arguments, asks for no key, and checks neither "
+        "weights nor limits; its packages are not those of the plan's lock",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "kubernetes.issuer",
+        title="cert-manager makes the certificates",
+        severities=("warning", "info"),
+        source="a public authority signs no name inside a cluster; the folder's own one signs in "
+        "its namespace alone, and clients there trust ca.crt of the Secret",
+        remedy="software",
+        concerns="deployment",
+        titles={"warning": "cert-manager makes only the certificate inside the cluster"},
+    ),
+    Definition(
+        "kubernetes.page",
+        title="The page has no host name: it is reached by a forwarded port",
+        severities=("info",),
+        source="without kimi_kubernetes_web_hostname no Ingress and no Gateway leads to it",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
         "kubernetes.device_plugin",
         title="The nodes need a device plugin for GPUs",
         severities=("info",),

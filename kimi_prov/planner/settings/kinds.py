@@ -69,6 +69,7 @@ _IMAGE = re.compile(
 _KEY_NAME = r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_KEY_NAME}", re.ASCII)
 _LABEL_VALUE = re.compile(rf"({_KEY_NAME})?", re.ASCII)
+_ISSUER = re.compile(rf"(ClusterIssuer|Issuer)/{_LABEL}(\.{_LABEL})*")
 _RESOURCE = re.compile(rf"{_LABEL}(\.{_LABEL})*/{_KEY_NAME}", re.ASCII)
 _SCHEDULE = re.compile(r"@(yearly|monthly|weekly|daily|hourly)|[\w*/,-]+( [\w*/,-]+){4}", re.ASCII)
 _AMOUNT = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
@@ -503,6 +504,9 @@ _PARSERS: dict[str, Parser] = {
     ),
     "labels": _parse_labels,
     "resource": _make_pattern_parser(_RESOURCE, "a resource as DOMAIN/NAME"),
+    "issuer": _make_pattern_parser(
+        _ISSUER, "ClusterIssuer/NAME or Issuer/NAME", _MAX_DOMAIN_LENGTH
+    ),
     "schedule": _make_pattern_parser(
         _SCHEDULE, "five fields of cron with one space between them, in quotes"
     ),

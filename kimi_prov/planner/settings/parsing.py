@@ -186,6 +186,8 @@ class Settings:
     kubernetes_web_hostname: str | None
     kubernetes_ingress_class: str | None
     kubernetes_gateway_class: str | None
+    kubernetes_issuer: str | None
+    kubernetes_internal_issuer: str | None
     kubernetes_ingress_namespace: str | None
     kubernetes_monitoring_namespace: str | None
     kubernetes_stop_schedule: str | None

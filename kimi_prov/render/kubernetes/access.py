@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.service import WebUiPlan
@@ -61,6 +61,53 @@ def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str]
             result["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)
         return {**result, **({"haproxy.org/server-ssl": "true"} if tls else {})}
     return None
+
+
+def make_certificate_values(settings: Settings) -> dict[str, Any]:
+    """Return what the templates say of certificates: who signs them, and in which Secrets they are.
+
+    Without cert-manager one certificate has all names. With it the public authority signs the host
+    name alone, and another one the name inside the cluster.
+    """
+    name, namespace = settings.kubernetes_name, settings.kubernetes_namespace
+    public = _split_issuer(settings.kubernetes_issuer)
+    internal = _split_issuer(settings.kubernetes_internal_issuer)
+    managed = bool(public or internal)
+    own = {"kind": "Issuer", "name": f"{name}-authority"}
+    outside = settings.kubernetes_hostname
+    return {
+        "managed": managed,
+        "public_issuer": public,
+        "internal_issuer": internal or own,
+        "own_authority": managed and not internal,
+        "internal_names": [
+            name,
+            *([f"{name}.{namespace}.svc"] if namespace else []),
+            # An authority of the site may refuse it.
+            *([] if internal else ["localhost"]),
+        ],
+        "ingress_secret": f"{name}-ingress-tls" if managed else f"{name}-tls",
+        # Without access from outside the certificate is for the Service's name.
+        "server_name": name if managed else outside or name,
+    }
+
+
+def _split_issuer(text: str | None) -> dict[str, str] | None:
+    if not text:
+        return None
+    kind, _, name = text.partition("/")
+    return {"kind": kind, "name": name}
+
+
+# Of a forwarded port on the own computer.
+PAGE_URL = "http://localhost:8080"
+
+
+def make_page_command(settings: Settings) -> str:
+    """Return the command that brings the web UI to the own computer."""
+    namespace = settings.kubernetes_namespace or "NAMESPACE"
+    name = settings.kubernetes_name
+    return f"kubectl port-forward service/{name}-web 8080:8080 --namespace {namespace}"
 
 
 def name_web_image(web: WebUiPlan, settings: Settings) -> str:

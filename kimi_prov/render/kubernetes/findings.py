@@ -13,7 +13,7 @@ from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
-from kimi_prov.render.kubernetes import access, quota
+from kimi_prov.render.kubernetes import access, access_findings, images, quota
 from kimi_prov.render.kubernetes import pod as pods
 from kimi_prov.show.text.formats import describe_engine
 
@@ -71,7 +71,7 @@ def select_findings(
     findings = Findings()
     findings.extend(row for row in planned.select_true(plan) if row["id"] not in _OWN)
     findings.extend(row for row in plan["findings"] if row["id"] in _ALSO)
-    _check_engine(plan, findings, catalogue)
+    _check_engine(plan, settings, findings, catalogue)
     _check_source(plan, findings)
     pod = pods.size_pod(plan, settings, facts)
     _check_space(plan, settings, facts, pod, findings)
@@ -79,8 +79,7 @@ def select_findings(
     _check_storage(plan, settings, findings)
     if plan["parallel"]["hosts"] > 1:
         _check_group(plan, settings, pod, findings)
-    _check_access(settings, findings)
-    _check_policies(plan, settings, findings)
+    access_findings.check_access(plan, settings, findings)
     _check_security(settings, findings)
     _check_others(plan, settings, findings)
     _check_settings(settings, findings)
@@ -151,7 +150,9 @@ def _suggest_fix(clash: quota.Clash) -> str:
     return "ask the administrator for more, or remove objects that nobody needs"
 
 
-def _check_engine(plan: MachinePlan, findings: Findings, catalogue: Catalogue) -> None:
+def _check_engine(
+    plan: MachinePlan, settings: Settings, findings: Findings, catalogue: Catalogue
+) -> None:
     engine, need = plan["engine"], plan["memory"]["host_ram_required_bytes"]
     if engine["name"] != "vllm":
         findings.add(
@@ -176,6 +177,14 @@ def _check_engine(plan: MachinePlan, findings: Findings, catalogue: Catalogue) -
             "kimi-prov apply INVENTORY",
         )
     named = describe_engine(engine)
+    if settings.kubernetes_image and images.is_stock(settings.kubernetes_image):
+        findings.add(
+            "kubernetes.stock_image",
+            observed=settings.kubernetes_image,
+            required=f"an image with {images.ENTRY}, which checks, guards and starts {named}",
+            fix=f"{images.make_commands(engine, 'TAG')[0]}  writes what one is built from; name "
+            "the built one in --image",
+        )
     if not engine["provisioned"]:
         findings.add(
             "kubernetes.engine_lock",
@@ -388,114 +397,6 @@ def _check_group(plan: MachinePlan, settings: Settings, pod: Pod, findings: Find
     )
 
 
-def _find_wrong_access(settings: Settings) -> str | None:
-    """Say what does not go together of host names and classes."""
-    name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
-    gateway, page = settings.kubernetes_gateway_class, settings.kubernetes_web_hostname
-    if class_ and gateway:
-        return "both an Ingress and a Gateway are wished for"
-    if name and not (class_ or gateway):
-        return f"the host name {name}, and no class"
-    if (class_ or gateway) and not name:
-        return f"the class {class_ or gateway}, and no host name"
-    if page and not (name and settings.web_ui):
-        return f"the host name {page} of the page, without the page or the API's host name"
-    return None
-
-
-def _check_access(settings: Settings, findings: Findings) -> None:
-    """Report how clients reach the API, and mistakes in the settings for that."""
-    name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
-    gateway = settings.kubernetes_gateway_class
-    hint = "set kimi_kubernetes_hostname and one of kimi_kubernetes_ingress_class and "
-    hint += "kimi_kubernetes_gateway_class, or none of the three"
-    wrong = _find_wrong_access(settings)
-    if wrong:
-        findings.add(
-            "kubernetes.ingress",
-            severity="blocker",
-            observed=wrong,
-            required="a host name and a class",
-            fix=hint,
-        )
-    elif class_:
-        known = access.find_controller(settings)
-        findings.add(
-            "kubernetes.ingress",
-            severity="info" if known else "warning",
-            observed=f"https://{name} by an Ingress of class {class_}"
-            + ("" if known else ", whose controller is not known here"),
-            required=f"{known}, which the annotations are for"
-            if known
-            else "annotations for its controller: the pods speak TLS and answer slowly",
-            fix=f"kubectl get ingressclass {class_} -o 'jsonpath={{.spec.controller}}'; "
-            f"{'for another change' if known else 'add'} the annotations in ingress.yaml",
-        )
-    elif gateway:
-        findings.add(
-            "kubernetes.ingress",
-            severity="info",
-            observed=f"https://{name} by a Gateway of class {gateway}",
-            required="the controller of that class"
-            + (", with BackendTLSPolicy v1" if settings.kubernetes_tls else ""),
-            fix=f"kubectl get gatewayclass {gateway}; kubectl explain backendtlspolicy",
-        )
-    else:
-        findings.add(
-            "kubernetes.ingress",
-            severity="info",
-            observed="the API is reached in the cluster, and by kimi-prov connect DIR",
-            required="nothing more",
-            fix=hint,
-        )
-    if not settings.kubernetes_tls:
-        findings.add(
-            "kubernetes.tls",
-            observed="kimi_kubernetes_tls: false",
-            required="TLS up to the pods",
-            fix="remove kimi_kubernetes_tls and make the Secret, as README.md says",
-        )
-
-
-def _check_policies(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
-    """Report which clients the NetworkPolicy and the controller let in."""
-    class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
-    # Pods do not see a client's address: only the controller can limit clients by it.
-    if (gateway or (class_ and not access.find_controller(settings))) and settings.allowed_networks:
-        findings.add(
-            "kubernetes.ingress",
-            severity="warning",
-            wording="networks",
-            observed=f"class {class_ or gateway} does not get kimi_allowed_networks",
-            required=f"a policy of its controller for {', '.join(settings.allowed_networks)}",
-            fix="add to the folder the controller's own setting for clients' networks; the "
-            "NetworkPolicy sees the controller alone",
-        )
-    if (class_ or gateway) and not settings.kubernetes_ingress_namespace:
-        own = f"gateway.networking.k8s.io/gateway-name={settings.kubernetes_name}"
-        findings.add(
-            "kubernetes.network_policy",
-            wording="controller",
-            severity="warning",
-            observed="kimi_kubernetes_ingress_namespace not set"
-            + (f"; pods of this namespace with the label {own} alone" if gateway else ""),
-            required=f"the namespace of the pods of class {class_ or gateway}; their network in "
-            "kimi_allowed_networks where they are on the host's",
-            fix=f"kubectl get pods -A{f' -l {own}' if gateway else ''}  shows where they run; set "
-            "kimi_kubernetes_ingress_namespace",
-        )
-    several = plan["parallel"]["hosts"] > 1
-    findings.add(
-        "kubernetes.network_policy",
-        severity="warning" if several else "info",
-        observed="not looked at"
-        + ("; between the ranks are vLLM's own ports, which ask for no key" if several else ""),
-        required="a network plugin that enforces NetworkPolicy",
-        fix="kubectl get pods -n kube-system  shows the plugin; try it: a pod without the label "
-        "kimi-prov.dev/client must not reach the API",
-    )
-
-
 def _check_security(settings: Settings, findings: Findings) -> None:
     namespace = settings.kubernetes_namespace or "NAMESPACE"
     findings.add(
@@ -517,6 +418,14 @@ def _check_others(plan: MachinePlan, settings: Settings, findings: Findings) -> 
             "-o yaml  shows its serviceMonitorSelector",
         )
     web = plan["web"]
+    if web and not settings.kubernetes_web_hostname:
+        findings.add(
+            "kubernetes.page",
+            observed="kimi_kubernetes_web_hostname is not set",
+            required="a host name, or a forwarded port",
+            fix=f"{access.make_page_command(settings)}  and open {access.PAGE_URL}; or set "
+            "kimi_kubernetes_web_hostname",
+        )
     if web:
         findings.add(
             "kubernetes.web",

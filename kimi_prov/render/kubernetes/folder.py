@@ -21,7 +21,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.monitoring import series
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
-from kimi_prov.render.kubernetes import access, dashboard, measured, quota
+from kimi_prov.render.kubernetes import access, dashboard, images, measured, quota
 from kimi_prov.render.kubernetes import pod as pods
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def _list_resources(plan: MachinePlan, settings: Settings) -> list[str]:
     """List the files of objects."""
     several = plan["parallel"]["hosts"] > 1
     names = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
+    if settings.kubernetes_issuer or settings.kubernetes_internal_issuer:
+        names.append("certificates.yaml")
     if settings.kubernetes_ingress_class:
         names.append("ingress.yaml")
     elif settings.kubernetes_gateway_class:
@@ -144,8 +146,7 @@ def _make_settings_values(settings: Settings, hosts: int, pod: pods.Pod) -> dict
         "seccomp": settings.kubernetes_seccomp_profile,
         "tls": settings.kubernetes_tls,
         "hostname": settings.kubernetes_hostname,
-        # Without access from outside the certificate is for the Service's name.
-        "server_name": settings.kubernetes_hostname or settings.kubernetes_name,
+        **access.make_certificate_values(settings),
         "ingress_class": settings.kubernetes_ingress_class,
         "gateway_class": settings.kubernetes_gateway_class,
         "annotations": access.make_ingress_annotations(settings, tls=settings.kubernetes_tls),
@@ -173,6 +174,7 @@ def _make_values(
         "plan_map": f"{settings.kubernetes_name}-plan-{digest[:_DIGEST]}",
         "findings": [row for row in plan["findings"] if row["severity"] != "pass"],
         "engine": plan["engine"],
+        "image_commands": images.make_commands(plan["engine"], str(settings.kubernetes_image)),
         "model": plan["model"],
         "hosts": hosts,
         "pod": pod,
@@ -259,7 +261,7 @@ def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     """Return the web UI's values of the templates; `web` is None where there is none."""
     web = plan["web"]
     if not web:
-        return {"web": None, "web_hostname": None}
+        return {"web": None, "web_hostname": None, "page_command": None}
     scheme = "https" if settings.kubernetes_tls else "http"
     environment = {
         **web["environment"],
@@ -278,6 +280,8 @@ def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     return {
         "web": web,
         "web_hostname": settings.kubernetes_web_hostname,
+        "page_command": access.make_page_command(settings),
+        "page_url": access.PAGE_URL,
         "web_port": _WEB_PORT,
         "web_image": access.name_web_image(web, settings),
         "web_environment": sorted(environment.items()),

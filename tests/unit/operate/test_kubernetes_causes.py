@@ -152,6 +152,21 @@ def test_what_the_sites_own_objects_need_is_held_against_the_cluster_too(
     assert (row["id"], row["required"]) == (finding, told)
 
 
+def test_a_secret_that_cert_manager_makes_is_not_asked_for(rendered: Folder) -> None:
+    made = {
+        "apiVersion": "cert-manager.io/v1",
+        "kind": "Certificate",
+        "metadata": {"name": "kimi-tls"},
+        "spec": {"secretName": "kimi-tls"},
+    }
+    folder = replace(rendered, objects=(*rendered.objects, made))
+    lacks = replace(WHOLE, secrets=frozenset({"kimi-key"}))
+    assert [row["id"] for row in blockers(rendered, lacks)] == ["cluster.secret"]
+    (row,) = blockers(folder, lacks)
+    assert (row["id"], row["required"]) == ("cluster.api", "cert-manager.io/v1, for Certificate")
+    assert "cert-manager.io/docs" in str(row["fix"])
+
+
 # why a pod does not come up
 
 

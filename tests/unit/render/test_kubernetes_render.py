@@ -1072,7 +1072,8 @@ def test_what_the_cluster_must_have_is_told_with_how_to_see_it(folder: Path) -> 
 
 
 def test_every_finding_of_the_subject_is_made_somewhere() -> None:
-    source = (ROOT / "kimi_prov" / "render" / "kubernetes" / "findings.py").read_text()
+    folder = ROOT / "kimi_prov" / "render" / "kubernetes"
+    source = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
     for name in DEFINITIONS:
         if name.startswith("kubernetes."):
             assert f'"{name}"' in source, name

@@ -196,6 +196,24 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _KUBERNETES,
+        "kubernetes_issuer",
+        "issuer",
+        None,
+        "ClusterIssuer/letsencrypt",
+        "Issuer of cert-manager that signs the certificates of the two host names; the folder then "
+        "has every certificate as an object. Not set: you make the Secrets of the certificates.",
+    ),
+    define(
+        _KUBERNETES,
+        "kubernetes_internal_issuer",
+        "issuer",
+        None,
+        "ClusterIssuer/internal",
+        "Issuer of cert-manager that signs the name inside the cluster, which no public authority "
+        "signs. Not set: with kimi_kubernetes_issuer the folder brings an authority of its own.",
+    ),
+    define(
+        _KUBERNETES,
         "kubernetes_ingress_namespace",
         "object",
         None,

@@ -38,6 +38,7 @@ Kind = Literal[
     "image",  # a container image's reference
     "labels",  # a mapping of label keys to values, as Kubernetes has them
     "resource",  # a name of an extended resource: DOMAIN/NAME
+    "issuer",  # an object of cert-manager: ClusterIssuer/NAME or Issuer/NAME
     "schedule",  # five fields, as cron and CronJob take them
     "domain",  # names with dots between them, in lower case
     "profile",  # a relative path on a Kubernetes node
