@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
+from kimi_prov.catalog.versions import parse_version
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,66 @@ class Engine(Row):
         """Return the name of the lock file for a Python such as "3.11"."""
         tag = "cp" + python.replace(".", "")
         return f"{self.name}-{self.variant}-{self.version}-{tag}.txt"
+
+
+# What a worker goes through: what its GPU needs of the files ("worker"), which is more than it
+# keeps where it turns packed experts over; or an equal share of them ("share").
+Counted = Literal["worker", "share"]
+
+
+@dataclass(frozen=True)
+class LoadWay(Row):
+    """A way in which versions of an engine bring weights into GPUs.
+
+    It holds from `least` on and below `before`, for packed integers, for other weights, or for both
+    (`packed` null). `gb_s`: what one worker alone brought from memory into one GPU in this way.
+    """
+
+    name: str
+    engine: str
+    load_formats: tuple[str, ...]
+    counted: Counted
+    gb_s: float
+    source: str
+    confidence: Confidence
+    packed: bool | None = None
+    least: str | None = None
+    before: str | None = None
+    note: str | None = None
+
+    def covers(self, version: str, load_format: str, *, packed: bool) -> bool:
+        """Whether a version loads such weights in this way."""
+        version_parts = parse_version(version)
+        return (
+            load_format in self.load_formats
+            and self.packed in (None, packed)
+            and (self.least is None or parse_version(self.least) <= version_parts)
+            and (self.before is None or version_parts < parse_version(self.before))
+        )
+
+
+@dataclass(frozen=True)
+class LoadTime(Row):
+    """The seconds in which a model's weights came from memory into GPUs.
+
+    `layers`: so many of the model's, where it was cut. `tensor`: ranks, where fewer than GPUs;
+    `data`: copies of attention.
+    """
+
+    id: str
+    author: str
+    engine: str
+    version: str
+    model: str
+    weights: str
+    gpu: str
+    gpus: int
+    seconds: float
+    source: str
+    confidence: Confidence
+    load_format: str = "auto"
+    layers: int | None = None
+    tensor: int | None = None
+    data: int = 1
+    expert: bool = False
+    note: str | None = None

@@ -19,7 +19,7 @@ from kimi_prov.catalog.drivers import (
     Repository,
     TorchBuild,
 )
-from kimi_prov.catalog.engines import Engine
+from kimi_prov.catalog.engines import Engine, LoadTime, LoadWay
 from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
 from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
@@ -180,6 +180,16 @@ class Catalogue:
     def groups(self) -> tuple[GroupRecipe, ...]:
         """Published layouts over several hosts."""
         return self._rows("groups", GroupRecipe, ("id",))
+
+    @cached_property
+    def load_ways(self) -> tuple[LoadWay, ...]:
+        """Ways in which engines bring weights into GPUs."""
+        return self._files.rows("engines", "load_ways", LoadWay, ("name",))
+
+    @cached_property
+    def load_times(self) -> tuple[LoadTime, ...]:
+        """Measured loads of weights."""
+        return self._files.rows("engines", "load_times", LoadTime, ("id",))
 
     @cached_property
     def troubles(self) -> tuple[TroubleRow, ...]:

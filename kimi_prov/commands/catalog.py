@@ -72,6 +72,10 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     ),
     "broken": _select_rows("broken"),
     "groups": _select_rows("groups"),
+    "loads": lambda catalogue: (
+        *(("loads.ways", row) for row in catalogue.load_ways),
+        *(("loads.times", row) for row in catalogue.load_times),
+    ),
 }
 # Kinds whose names are written in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
@@ -167,7 +171,7 @@ def _build_row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
     elif kind == "pythons":
         name = row.key
     else:
-        name = row.id if kind in ("broken", "groups") else row.name
+        name = row.id if kind in ("broken", "groups", "loads.times") else row.name
     extra = {"formats": list(row.formats)} if kind == "models" else {}
     extra |= {"memory_bytes": row.memory_bytes} if kind == "gpus" else {}
     extra |= {key: values.pop(key) for key in ("status", "checked")}

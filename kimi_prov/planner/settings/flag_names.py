@@ -51,6 +51,7 @@ class VllmFlags(FlagNames):
     expert_balancing: str
     expert_balancing_config: str
     cache_offloading: str
+    load_format: str
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ VLLM = VllmFlags(
     expert_balancing="enable-eplb",
     expert_balancing_config="eplb-config",
     cache_offloading="kv-offloading-size",
+    load_format="load-format",
 )
 SGLANG_KT = SglangFlags(
     context="context-length",

@@ -40,7 +40,8 @@ AIMS: dict[str, float | None] = {
     "CPU": 0.20,
 }
 PREFILL_AIM = 0.30
-QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill", "first token")
+QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill", "first token", "load")
+_TIMES = frozenset({"first token", "load"})
 _FORMATS = {"INT4 and FP8": ("int4", "fp8"), "NVFP4": ("nvfp4",), "MXFP4": ("mxfp4",)}
 _PARTS = ("one request", "batched", "kt-kernel and vLLM", "llama.cpp", "other engines")
 
@@ -140,11 +141,11 @@ def split_into_classes(
         for name in AIMS:
             chosen = [item for item in own if classify_case(case_of(item))[0] == name]
             classes.append((Class(name, None, quantity), chosen))
-            for part in _PARTS:
+            for part in _PARTS if quantity != "load" else ():
                 some = [item for item in chosen if classify_case(case_of(item))[1] == part]
                 classes.append((Class(part, name, quantity), some))
         classes.append((Class("all", None, quantity), own))
-    speeds = [item for item in items if case_of(item).quantity != "first token"]
+    speeds = [item for item in items if case_of(item).quantity not in _TIMES]
     classes.append((Class("all", None, None), speeds))
     return [(of, chosen) for of, chosen in classes if chosen]
 

@@ -190,7 +190,8 @@ class Serving:
     passes of `micro_batch` tokens; `repacked`: their weights are in memory in the order of the
     CPU's kernels; `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
     `without_graphs`: the processor starts each kernel of the GPUs separately. `hosts` serve one
-    model together over `link`; ranks, copies and stages count over all of them.
+    model together over `link`; ranks, copies and stages count over all of them. `version` of the
+    engine and `load_format` choose the way in which it loads weights; None: the default version.
     """
 
     engine: EngineFamily
@@ -218,6 +219,8 @@ class Serving:
     without_graphs: bool = False
     hosts: int = 1
     link: Link = field(default_factory=Link)
+    version: str | None = None
+    load_format: str = "auto"
 
     def __post_init__(self) -> None:
         _check_positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")

@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from kimi_prov.planner.engine.expert_backend import CHUNK_TOKENS, INT8_BYTES
 from kimi_prov.planner.throughput import first_token
-from kimi_prov.planner.throughput.estimate import estimate_start, name_basis, scale_range
+from kimi_prov.planner.throughput.estimate import (
+    estimate_start,
+    name_basis,
+    scale_range,
+    widen_seconds,
+)
 from kimi_prov.planner.throughput.inputs import Estimate, Range
 from kimi_prov.planner.throughput.physics import Parts
 
@@ -106,7 +111,9 @@ def estimate_speed(
         prefill_tok_s=prompt,
         ttft_s=first_token.estimate_first_token(serving, prompt, queue),
         single_ttft_s=first_token.estimate_first_token(serving, prompt),
-        load_s=estimate_start(model, serving, disk_gb_s, taken, rest, LOAD_SPREAD),
+        load_s=estimate_start(
+            model, serving, disk_gb_s, widen_seconds(taken, LOAD_SPREAD), rest, LOAD_SPREAD
+        ),
         basis=name_basis(parts),
         kind="cpu",
     )

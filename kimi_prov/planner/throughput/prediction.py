@@ -270,6 +270,7 @@ def make_serving(  # noqa: PLR0913  (all that an estimate needs of a plan)
     weights: str,
     *,
     engine: EngineFamily = "vllm",
+    version: str | None = None,
     method: str | None = None,
     threads: int | None = None,
     in_memory: bool = False,
@@ -303,6 +304,8 @@ def make_serving(  # noqa: PLR0913  (all that an estimate needs of a plan)
         stream_prefill_from=sglang.choose_gpu_prefill_threshold(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
         without_graphs=find_graphs_off_flag(settings.engine_args) is not None,
+        version=version,
+        load_format=str(settings.engine_args.get(VLLM.load_format) or "auto"),
     )
 
 
@@ -319,6 +322,7 @@ def _make_serving(
     return make_serving(
         *(settings, model, budget, _name_format(choice, method)),
         engine="ktransformers" if choice.hybrid else "vllm",
+        version=choice.engine.version,
         method=method,
         threads=placement.pool_threads or None,
         in_memory=in_memory,

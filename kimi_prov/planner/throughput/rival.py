@@ -146,7 +146,7 @@ def compare_with_rival(
     python: Path, predictions: Sequence[Prediction], limit_s: float
 ) -> Comparison:
     """Ask the rival about every row on GPUs. Raises UserError where it cannot be run."""
-    rows = [p for p in predictions if p.case.machine.cpu is None]
+    rows = [p for p in predictions if p.case.machine.cpu is None and p.case.quantity != "load"]
     questions, silent = make_questions([p.case for p in rows])
     name, answers, reasons, ended = _ask_rival(python, questions, limit_s)
     compared = []

@@ -21,6 +21,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.throughput import (
     calibrate,
     first_token_rows,
+    loads,
     rival,
     rows,
     score_report,
@@ -84,6 +85,7 @@ def _make_report(options: argparse.Namespace) -> Report:
         predictions = calibrate.predict_from_other_authors(known)
         times = rows.read_first_tokens(stored.list_row_files())
         predictions += first_token_rows.predict_from_other_authors(times, known)
+        predictions += loads.predict_from_other_authors()
         heading = "each author predicted from all the others"
     else:
         fresh, aside = rows.read_file(options.rows)

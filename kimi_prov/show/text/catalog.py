@@ -41,6 +41,8 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "prices.assumptions": ("value", "unit"),
     "broken": ("severity", "title"),
     "groups": ("confidence", "ran", "hosts", "gpus", "tensor", "pipeline", "data", "title"),
+    "loads.ways": ("confidence", "gb_s", "counted", "least", "before"),
+    "loads.times": ("version", "model", "layers", "gpu", "gpus", "seconds"),
 }
 _INDENT = "  "
 
