@@ -211,6 +211,8 @@ class Cost(TypedDict):
     """Use above which the purchase costs less than such GPUs rented for the hours of use; null:
     unknown, or at no use."""
     usual_cards_usd: UsualCards | None
+    usual_parts_usd: NotRequired[list[UsualPart]]
+    """Public prices of its processors and memory; what is not here has none."""
     output_tok_s_at_full_use: AmountRange
     usd_per_million_output_tokens: AmountRange
     """With the input tokens that belong to them, at the given use."""
@@ -238,6 +240,16 @@ class UsualCards(TypedDict):
 
     low: Amount | None
     high: Amount | None
+    source: str
+
+
+class UsualPart(TypedDict):
+    """The public price of parts of one kind, all of them together."""
+
+    what: str
+    """Such as: 2 x Xeon 6980P."""
+    low: Amount
+    high: Amount
     source: str
 
 

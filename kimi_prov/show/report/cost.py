@@ -21,7 +21,7 @@ from kimi_prov.sizing.curve import compute_output_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.contract.documents.check import Assumption, Cost, CostByLoad
+    from kimi_prov.contract.documents.check import Assumption, Cost, CostByLoad, UsualPart
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.facts.quote import PriceFacts, QuotedPrice
     from kimi_prov.contract.documents.plan import MachinePlan
@@ -74,8 +74,9 @@ class MachinePrices:
     """The catalogue's figures of one machine's money and power.
 
     `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
-    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `assumed` the
-    assumed figures: amortise, utilisation, electricity, input_per_output, idle_power.
+    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `usual_parts`
+    those of processors and memory, `assumed` the assumed figures: amortise, utilisation,
+    electricity, input_per_output, idle_power.
     """
 
     assumed: Mapping[str, Rate]
@@ -83,6 +84,7 @@ class MachinePrices:
     power_kw: Rate | None = None
     usual_rent: Rate | None = None
     usual_gpu_price: tuple[float, float, str] | None = None
+    usual_parts: Sequence[UsualPart] = ()
 
     def of_hosts(self, many: int) -> MachinePrices:
         """Return money and power of several equal machines."""
@@ -98,6 +100,10 @@ class MachinePrices:
             power_kw=all_of(self.power_kw),
             usual_rent=all_of(self.usual_rent),
             usual_gpu_price=sold and (sold[0] * many, sold[1] * many, sold[2]),
+            usual_parts=[
+                {**part, "low": part["low"] * many, "high": part["high"] * many}
+                for part in self.usual_parts
+            ],
         )
 
 
@@ -255,6 +261,7 @@ def _compute_hour(
         "rent_utilisation": _find_rent_use(hour, rented) if purchase is not None else None,
         "usual_rent_source": rented and rented.source,
         "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
+        "usual_parts_usd": list(known.usual_parts),
     }
 
 

@@ -21,7 +21,7 @@ from kimi_prov.show.text.formats import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.contract.documents.check import BreakEven
+    from kimi_prov.contract.documents.check import BreakEven, UsualPart
     from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
@@ -41,9 +41,15 @@ def format_price(target: Target) -> str:
             parts = f" ({many} x {format_money(one)})" if many > 1 else ""
             return f"{format_money(one * many)} {way}{parts}"
     rent = target["cost"]["usual_rent_usd_per_hour"]
-    if rent is None:
-        return UNKNOWN
-    return f"{UNKNOWN}; such GPUs usually rent for {format_money(rent)} an hour"
+    if rent is not None:
+        return f"{UNKNOWN}; such GPUs usually rent for {format_money(rent)} an hour"
+    known = [_format_part(part) for part in target["cost"].get("usual_parts_usd") or ()]
+    return f"{UNKNOWN}; {', '.join(known)}" if known else UNKNOWN
+
+
+def _format_part(part: UsualPart) -> str:
+    low, high = format_money(part["low"]), format_money(part["high"])
+    return f"{part['what']} {low if low == high else f'{low} to {high}'}"
 
 
 def format_prices(target: Target) -> str:
@@ -140,6 +146,11 @@ def _describe_sums(target: Target) -> list[str]:
     if found["usd_per_hour"] is None and sold is not None:
         low, high = format_money(sold["low"]), format_money(sold["high"])
         lines.append(f"Such GPUs alone were seen for {low} to {high} ({sold['source']}).")
+    if found["usd_per_hour"] is None:
+        lines += [
+            f"Public price: {_format_part(part)} ({part['source']})."
+            for part in found.get("usual_parts_usd") or ()
+        ]
     lines += [format_sentence(f"Unknown: {text}") for text in found["unknown"]]
     return [clean(line) for line in lines]
 

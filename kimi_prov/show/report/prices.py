@@ -9,12 +9,17 @@ from kimi_prov.contract.gpu_rows import get_gpu_memory, get_gpu_name
 from kimi_prov.show.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.prices import GpuHour
+    from kimi_prov.catalog.prices import GpuHour, PartPrice, Prices
+    from kimi_prov.contract.documents.check import UsualPart
     from kimi_prov.contract.documents.facts import Facts
+
+# The rates of registered DDR5, from the first to JEDEC's last without a multiplexer.
+_DDR5_MT_S = (4000, 6400)
+_GIB = 1 << 30
 
 
 def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
@@ -42,7 +47,33 @@ def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
         or _sum_rent(complete)
         or _find_rented_machine(gpus, catalogue),
         usual_gpu_price=_sum_prices(gpus, catalogue),
+        usual_parts=[*_price_processors(facts, prices), *_price_memory(facts, prices)],
     )
+
+
+def _price_processors(facts: Facts, prices: Prices) -> Iterator[UsualPart]:
+    cpu = facts.get("cpu") or {}
+    name, many = cpu.get("catalogue_name"), cpu.get("sockets") or 1
+    row = prices.find_part(name) if name else None
+    if row is not None:
+        yield _price_parts(f"{many} x {row.name}", many, row)
+
+
+def _price_memory(facts: Facts, prices: Prices) -> Iterator[UsualPart]:
+    """Price registered DDR5; faster modules are of another kind, MRDIMM."""
+    dimms = (facts.get("memory") or {}).get("dimms") or []
+    row = prices.find_part("DDR5 RDIMM")
+    slow, fast = _DDR5_MT_S
+    if row is None or not dimms:
+        return
+    if all(slow <= (dimm.get("speed_mt_s") or 0) <= fast for dimm in dimms):
+        gigabytes = sum(dimm.get("size_bytes") or 0 for dimm in dimms) / _GIB
+        yield _price_parts(f"{gigabytes:,.0f} GB of DDR5", gigabytes, row)
+
+
+def _price_parts(what: str, many: float, row: PartPrice) -> UsualPart:
+    low, high = (round(many * usd) for usd in (row.low_usd, row.high_usd))
+    return {"what": what, "low": low, "high": high, "source": format_dated_source(row)}
 
 
 def _find_gpus(facts: Facts, catalogue: Catalogue) -> list[Gpu] | None:

@@ -267,3 +267,28 @@ def test_people_are_counted_by_the_stated_share_and_exclude_requests() -> None:
     assert "hosn.om" in people["source"]
     for other in ("--users", "--concurrency"):
         assert "exclude each other" in refused(H200, "--people", 80, other, 4)
+
+
+@pytest.mark.parametrize(
+    ("speed", "parts"),
+    [(6400, ["2 x Xeon 6980P", "1,536 GB of DDR5"]), (8800, ["2 x Xeon 6980P"])],
+    ids=["RDIMM", "MRDIMM has no price"],
+)
+def test_what_processors_and_memory_cost_in_public_stands_beside_an_unknown_price(
+    tmp_path: Path, speed: int, parts: list[str]
+) -> None:
+    file = sheet(
+        tmp_path,
+        cpu='{model: "Xeon 6980P", sockets: 2}',
+        memory=f"{{dimms: 24, dimm_gb: 64, speed_mt_s: {speed}}}",
+    )
+    (target,) = checked(file)["targets"]
+    rows = target["cost"]["usual_parts_usd"]
+    assert [row["what"] for row in rows] == parts
+    prices = load_catalogue().prices
+    for row, name, many in zip(rows, ("Xeon 6980P", "DDR5 RDIMM"), (2, 1536), strict=False):
+        price = prices.find_part(name)
+        assert price is not None
+        assert row["low"] == round(price.low_usd * many) <= row["high"]
+    text = CliRunner().invoke(cli, ["check", str(file)], standalone_mode=False).output
+    assert "Public price: 2 x Xeon 6980P" in " ".join(text.split())
