@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import disk_space, lock
+from kimi_prov.on_host.cluster import conda, disk_space, lock
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.process import run
 
@@ -29,6 +29,7 @@ _TELLS_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 def main(_argv: list[str]) -> int:
     """Install what is missing."""
     site = Site.from_environment()
+    conda.run_with_python(site, "environment")
     engine = site.plan["engine"]
     version = "{}.{}".format(*sys.version_info[:2])
     if version != engine["python_version"]:

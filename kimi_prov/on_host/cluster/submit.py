@@ -115,6 +115,9 @@ def _submit_job(
 
     `full`: the options with which it runs the full suite; None where it does not.
     """
+    script = f"jobs/{name}.sbatch"
+    if not os.path.exists(os.path.join(site.folder, script)):
+        raise HostError(f"{site.folder}/{script} is not there{_explain_absence(site, name)}")
     row: dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
     if name in living and name not in _ASKING:
         return {**row, "outcome": "queued"}
@@ -127,15 +130,21 @@ def _submit_job(
     # The jobs' output goes here, and git keeps no folder without files.
     os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
     try:
-        number = slurm.submit_batch(
-            f"jobs/{name}.sbatch", site.folder, options, arguments=arguments
-        )
+        number = slurm.submit_batch(script, site.folder, options, arguments=arguments)
     except HostError as error:
         before = [f"{one['name']} {one['id']}" for one in done if one["outcome"] == "submitted"]
         told = f"; submitted before it: {', '.join(before)}" if before else ""
         raise HostError(f"{error.message}{told}", error.fix or _describe_fix(site)) from None
     living[name] = number
     return {**row, "id": number, "after": after, "outcome": "submitted"}
+
+
+def _explain_absence(site: Site, name: str) -> str:
+    if name != "tune":
+        return ""
+    tuning = site.plan["moe_tuning"]
+    reason = tuning["reason"] if tuning else "this engine has no such kernels, or no known tuner"
+    return f": nothing is to be tuned: {reason}"
 
 
 def _describe_fix(site: Site) -> str:

@@ -7,13 +7,14 @@ import subprocess
 from tempfile import TemporaryDirectory
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import environment, lock
+from kimi_prov.on_host.cluster import conda, environment, lock
 from kimi_prov.on_host.cluster.site import Site
 
 
 def main(_argv: list[str]) -> int:
     """Download what is missing; pip checks the hash of each file."""
     site = Site.from_environment({**os.environ, "KIMI_OFFLINE": "0"})
+    conda.run_with_python(site, "wheels")
     os.makedirs(site.wheels, mode=0o755, exist_ok=True)
     cache = site.locate("cache")
     os.makedirs(cache, mode=0o755, exist_ok=True)

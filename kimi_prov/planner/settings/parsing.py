@@ -54,6 +54,7 @@ Auto = Literal[
     "request_body_max",
     "nvidia_driver_version",
     "slurm_gres",
+    "slurm_conda",
     "kubernetes_access_mode",
     "kubernetes_cpus",
     "kubernetes_memory_gib",
@@ -163,6 +164,7 @@ class Settings:
     slurm_requeue: bool
     slurm_idle_minutes: int
     slurm_modules: list[str]
+    slurm_conda: Literal["conda", "mamba", "micromamba", "none", "auto"]
     slurm_python: str | None
     slurm_login: str | None
     kubernetes_name: str

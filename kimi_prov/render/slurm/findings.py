@@ -12,6 +12,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
 from kimi_prov.render.slurm.gres import read_gres
+from kimi_prov.render.slurm.jobs import choose_conda, choose_python
 from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
@@ -81,16 +82,26 @@ def select_findings(
         required="the cluster's network, or the administrator's rules, keep others out",
         fix="ask the administrator who reaches the nodes' ports; take whole nodes (--exclusive)",
     )
-    version = plan["engine"]["python_version"]
+    _describe_python(plan, settings, findings)
+    _check_settings(settings, findings)
+    return findings.rows()
+
+
+def _describe_python(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
+    version, program = plan["engine"]["python_version"], choose_conda(settings)
+    observed = settings.slurm_python or f"python{version}, not looked for"
+    fix = "name the module in kimi_slurm_modules, or the program in kimi_slurm_python"
+    if program:
+        observed = f"jobs/environment.sbatch makes it by {program}: {choose_python(settings, plan)}"
+        fix = f"see that a module of kimi_slurm_modules brings {program}, and that compute nodes "
+        fix += "reach conda-forge"
     findings.add(
         "slurm.python",
         names={"version": version},
-        observed=settings.slurm_python or f"python{version}, not looked for",
+        observed=observed,
         required=f"Python {version} on login and compute nodes",
-        fix="name the module in kimi_slurm_modules, or the program in kimi_slurm_python",
+        fix=fix,
     )
-    _check_settings(settings, findings)
-    return findings.rows()
 
 
 def _check_engine(plan: MachinePlan, findings: Findings) -> None:

@@ -8,6 +8,7 @@ Held by: tests/unit/render/test_slurm_render.py, tests/component/render/test_slu
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _PROGRAMS = ("prepare-login.sh",)
+_TUNER = "jobs/tune.sbatch"
 _GIB = 1 << 30
 _IGNORED = b"# What jobs print comes here; git keeps the folder alone.\n*\n!.gitignore\n"
 # The slowest download onto a shared file system that was measured, bytes a second.
 _SLOW_DOWNLOAD = 50e6
 _RAY_LOCK = "ray.txt"
+# anaconda3, Miniconda3/24.1, miniforge, mambaforge
+_CONDA_MODULE = re.compile(r"conda|forge|mamba", re.IGNORECASE)
 
 
 def render_folder(
@@ -58,7 +62,7 @@ def render_folder(
             "logs/.gitignore",
             _IGNORED,
         ),
-        *(_from_template(path, values) for path in templates.list_names(_TEMPLATES)),
+        *(_from_template(path, values) for path in _list_templates(plan)),
         *_list_locks(plan, catalogue),
     ]
     if settings.ca_bundle:
@@ -70,6 +74,13 @@ def render_folder(
 
 def _format_json(document: Mapping[str, Any]) -> bytes:
     return (clean_text.as_json(document) + "\n").encode()
+
+
+def _list_templates(plan: MachinePlan) -> list[str]:
+    """List the files of the folder; no tuner's job where nothing is tuned."""
+    tuning = plan["moe_tuning"]
+    names = templates.list_names(_TEMPLATES)
+    return [name for name in names if name != _TUNER or (tuning and tuning["read"])]
 
 
 def _from_template(path: str, values: Mapping[str, Any]) -> File:
@@ -118,12 +129,30 @@ def _make_values(name: str, plan: MachinePlan, settings: Settings, facts: Facts)
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
         "flags": _list_flags(plan, settings),
         "variables": flag_reasons.explain_environment(plan),
-        "python": settings.slurm_python or f"python{plan['engine']['python_version']}",
+        "python": choose_python(settings, plan),
+        "conda": choose_conda(settings),
         "cpu_partition": settings.slurm_cpu_partition or settings.slurm_partition,
         "cpu_qos": settings.slurm_cpu_qos or settings.slurm_qos,
         "site": _list_site_variables(plan),
         "lengths": {"input": settings.input_tokens, "output": settings.output_tokens},
     }
+
+
+def choose_conda(settings: Settings) -> str | None:
+    """Return the program that makes the Python; None where the site brings one."""
+    if settings.slurm_conda != "auto":
+        return None if settings.slurm_conda == "none" else settings.slurm_conda
+    named = any(_CONDA_MODULE.search(module) for module in settings.slurm_modules)
+    return "conda" if named and settings.slurm_python is None else None
+
+
+def choose_python(settings: Settings, plan: MachinePlan) -> str:
+    """Return the Python of the jobs: a program, or the prefix of a conda environment."""
+    name = f"python{plan['engine']['python_version']}"
+    named = settings.slurm_python
+    if choose_conda(settings) is None:
+        return named or name
+    return named if named and named.startswith("/") else f"$KIMI_ROOT/{name}"
 
 
 def _list_flags(plan: MachinePlan, settings: Settings) -> list[flag_reasons.Line]:

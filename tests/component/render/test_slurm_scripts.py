@@ -60,7 +60,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_every_script_is_one_that_bash_takes(folder: Path) -> None:
     scripts = [*(folder / "jobs").iterdir(), folder / "cluster.env", folder / "prepare-login.sh"]
-    assert len(scripts) == 9
+    assert len(scripts) == 8
     for path in scripts:
         subprocess.run(["bash", "-n", str(path)], check=True)
         if path.suffix == ".sbatch":
@@ -109,14 +109,6 @@ def test_a_job_runs_the_program_and_says_what_it_lacks(tmp_path: Path) -> None:
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
         job = "of job 42 " if "42" in words else ""
         assert f"no server {job}answers" in done.stderr
-    done = subprocess.run(
-        ["bash", str(output / "jobs" / "tune.sbatch")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout[:15]) == (0, "nothing to tune")
 
 
 def test_a_python_or_module_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -104,6 +104,18 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _SLURM,
+        "slurm_conda",
+        "choice",
+        "auto",
+        "mamba",
+        "The program that makes the Python below kimi_slurm_root, in a job, where the site has "
+        "only conda. auto: conda, if a module of kimi_slurm_modules is named after it and "
+        "kimi_slurm_python is not set. none: the site's Python is used.",
+        auto=True,
+        choices=("conda", "mamba", "micromamba", "none"),
+    ),
+    define(
+        _SLURM,
         "slurm_python",
         "place",
         None,

@@ -56,7 +56,7 @@ def test_what_is_complete_is_left_out(site: Site) -> None:
 
 
 def test_one_job_is_submitted_by_its_name(site: Site) -> None:
-    assert outcomes(site.json("submit", site.folder, "tune")) == {"tune": "submitted"}
+    assert outcomes(site.json("submit", site.folder, "serve")) == {"serve": "submitted"}
     assert "no job is called 'srve'" in site.fails("submit", site.folder, "srve", code=2)
     assert "no server answers" in site.fails("submit", site.folder, "accept", code=2)
     site.slurm.queue(job(200, "serve", site.folder))
