@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from kimi_kt_experts import build
 from kimi_kt_experts.kernel import Dense, Library, takes_dense
-from kimi_kt_experts.prove import ALLOWED, Case, DenseCase, distance, half
+from kimi_kt_experts.numbers import distance, half
+from kimi_kt_experts.prove import ALLOWED, Case, DenseCase
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 MODEL = Path(__file__).parent / "data" / "tiles_model.h"

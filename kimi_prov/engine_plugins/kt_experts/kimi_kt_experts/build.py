@@ -42,8 +42,11 @@ def build(
         parts = {
             f"{name}-{source}": (*flags, f"-DBUILD={name}", *extra.get(name, ()), f"{source}.c")
             for name, flags in BUILDS.items()
-            for source in ("kernel", "dense")
-        } | {"main": (*_AVX2, *extra.get("main", ()), "experts.c")}
+            for source in ("kernel", "dense", "step")
+        } | {
+            f"main-{source}": (*_AVX2, *extra.get("main", ()), f"{source}.c")
+            for source in ("experts", "layers")
+        }
         jobs = {
             name: (program, *_FLAGS, *arguments, "-c", "-o", f"{folder}/{name}.o")
             for name, arguments in parts.items()

@@ -136,6 +136,10 @@ class KtLoader(DefaultModelLoader):  # type: ignore[misc]
             if isinstance(module, KtRoutedExperts)
         }
         load_experts(modules, checkpoint.layers(sorted(map(Path, names))))
+        if settings.mode(os.environ) == "native" and settings.step(os.environ) == "native":
+            from kimi_kt_experts import decode_steps  # noqa: PLC0415 - loads the kernel
+
+            decode_steps.hold(model, {i: m.quant_method.experts for i, m in modules.items()})
 
 
 def load_experts(modules: dict[int, Any], layers: dict[int, checkpoint.Layer]) -> None:

@@ -49,6 +49,7 @@ class Library:
         self.dense_run = self._function(
             "dense_run", count, where, *[count] * 3, where, where, count
         )
+        self.step = self._function("step", count, where)
         self.build = self.choose(build)
 
     def choose(self, build: str = "") -> str:
@@ -97,6 +98,11 @@ class Layer:
             self._kernel.free(self._weights, self.size)
 
     @property
+    def address(self) -> int:
+        """Where the weights are."""
+        return int(self._weights)
+
+    @property
     def name(self) -> str:
         """Which build computes, for the log."""
         return f"the own kernel for {self._kernel.build}"
@@ -138,6 +144,11 @@ class Dense:
         """Give the memory back."""
         if getattr(self, "_weights", None):
             self._kernel.free(self._weights, self.size)
+
+    @property
+    def address(self) -> int:
+        """Where the weights are."""
+        return int(self._weights)
 
     def compute(self, tokens: int, hidden: int, out: int, crossover: int = DENSE_CROSSOVER) -> None:
         """Multiply so many tokens; addresses of bf16, both in rows."""

@@ -7,9 +7,10 @@ import random
 import sys
 from array import array
 from dataclasses import dataclass, field
-from struct import pack, unpack
 
 from kimi_kt_experts.kernel import Dense, Layer, Library
+from kimi_kt_experts.numbers import distance, half, silu, times, whole
+from kimi_kt_experts.prove_step import StepCase
 from kimi_kt_experts.refusal import Refusal
 
 # Activations in int8 by groups of 32 are off by a hundredth of a layer's output.
@@ -143,9 +144,10 @@ _DENSE_SHAPES = ((16, 64, 1), (48, 320, 7), (80, 128, 45))
 
 def all_builds() -> dict[str, float]:
     """Give by build the largest error, as a part of the output's size."""
-    cases: list[Case | DenseCase] = [
+    cases: list[Case | DenseCase | StepCase] = [
         *(Case(*shape) for shape in _SHAPES),
         *(DenseCase(*shape) for shape in _DENSE_SHAPES),
+        StepCase((9, 1, 70)),
     ]
     right = [case.right() for case in cases]
     kernel, found = Library(), {}
@@ -171,35 +173,6 @@ def main() -> int:
         return 0
     sys.stderr.write(f"kimi-kt-experts: the kernel computes wrongly; allowed is {ALLOWED}\n")
     return 1
-
-
-def distance(found: list[float], wanted: list[float]) -> float:
-    """How far apart two outputs are, as a part of the second's size."""
-    return math.dist(found, wanted) / math.hypot(*wanted)
-
-
-def times(matrix: list[float], vector: list[float]) -> list[float]:
-    """Multiply a matrix of rows with a vector."""
-    size = len(vector)
-    rows = (matrix[start : start + size] for start in range(0, len(matrix), size))
-    return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in rows]
-
-
-def silu(value: float) -> float:
-    """Give a number times its logistic function."""
-    return value / (1 + math.exp(-value)) if value > -700 else 0.0
-
-
-def half(value: float) -> int:
-    """Give the bf16 nearest to a number; halves go up."""
-    if math.isnan(value):
-        return 0x7FC0
-    return (int(unpack("<I", pack("<f", value))[0]) + 0x8000 >> 16) & 0xFFFF
-
-
-def whole(bits: int) -> float:
-    """Give the number that a bf16 is."""
-    return float(unpack("<f", pack("<I", bits << 16))[0])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MODES = ("native", "kt", "vllm", "off")
 DENSE = ("bf16", "int8")
+STEPS = ("native", "vllm")
 # kt-kernel cuts an expert's width into as many slices as there are pools.
 POOLS = (1, 2, 4, 8)
 _NODES = Path("/sys/devices/system/node")
@@ -53,6 +54,14 @@ def dense(environ: Mapping[str, str]) -> str:
             "KIMI_EXPERTS native or kt",
             "leave KIMI_DENSE away",
         )
+    return found
+
+
+def step(environ: Mapping[str, str]) -> str:
+    """Who computes decode steps: `native`, all layers in one call where that can be, or `vllm`."""
+    found = environ.get("KIMI_STEP", "native")
+    if found not in STEPS:
+        raise Refusal(f"KIMI_STEP is {found!r}", f"one of {', '.join(STEPS)}")
     return found
 
 

@@ -2,6 +2,7 @@
  * over the caller's OpenMP threads. */
 #include "experts.h"
 #include "numbers.h"
+#include "shares.h"
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -14,9 +15,9 @@ extern int omp_get_thread_num(void), omp_get_num_threads(void), omp_get_max_thre
 
 extern const struct build kimi_build_avx2, kimi_build_avx512, kimi_build_amx;
 static const struct build *const builds[] = {&kimi_build_amx, &kimi_build_avx512, &kimi_build_avx2};
-static const struct build *chosen;
+const struct build *kimi_build;
 
-enum { REQUEST_STATE = 0x1023, TILE_DATA = 18, THREADS = 1024, HUGE = 2 << 20 };
+enum { REQUEST_STATE = 0x1023, TILE_DATA = 18, HUGE = 2 << 20 };
 
 /* Linux keeps the tiles' state for a process that asked for it, and for no other. */
 static int tiles_allowed(void) {
@@ -45,8 +46,8 @@ static int runs_here(const struct build *build) {
 const char *kimi_experts_choose(const char *name) {
     for (unsigned i = 0; i < sizeof builds / sizeof *builds; i++)
         if ((!*name || !strcmp(name, builds[i]->name)) && runs_here(builds[i])) {
-            chosen = builds[i];
-            return chosen->name;
+            kimi_build = builds[i];
+            return kimi_build->name;
         }
     return 0;
 }
@@ -54,14 +55,14 @@ const char *kimi_experts_choose(const char *name) {
 /* Threads that a layer is computed by: as many as the caller's OpenMP has. */
 int kimi_experts_threads(void) { return omp_get_max_threads(); }
 
-static int64_t expert_bytes(int hidden, int width) {
+int64_t kimi_expert_bytes(int hidden, int width) {
     return (int64_t)width / UNIT * 4 * block_bytes(hidden) + (int64_t)hidden / ROWS * block_bytes(width);
 }
 
 static int64_t whole_pages(int64_t bytes) { return (bytes + HUGE - 1) & ~(int64_t)(HUGE - 1); }
 
 int64_t kimi_experts_bytes(int experts, int hidden, int width) {
-    return experts * expert_bytes(hidden, width);
+    return experts * kimi_expert_bytes(hidden, width);
 }
 
 /* Memory for a layer, in huge pages where the kernel gives them; 0 where there is none. */
@@ -104,7 +105,7 @@ static void pack_block(uint8_t *to, const uint8_t *from, int64_t row_size, const
  * checkpoint's order; of `whole` columns an expert is wide, `width` from `offset` on are taken. */
 void kimi_experts_pack(uint8_t *to, int experts, int hidden, int width, int whole, int offset,
                        const uint64_t *from) {
-    const int64_t size = expert_bytes(hidden, width), across = block_bytes(hidden), back = block_bytes(width);
+    const int64_t size = kimi_expert_bytes(hidden, width), across = block_bytes(hidden), back = block_bytes(width);
     const int units = width / UNIT, blocks = hidden / ROWS;
     const int64_t skip = (int64_t)units * 4 * across;
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
@@ -127,21 +128,19 @@ void kimi_experts_pack(uint8_t *to, int experts, int hidden, int width, int whol
         }
 }
 
-/* Each thread's share of some work; who is done takes of the others'. */
-struct share {
-    int next, end;
-    char apart[120];
-};
-static struct share shares[2][THREADS];
+struct share kimi_shares[SHARES][THREADS];
 
-static void share_out(struct share *of, int threads, int count) {
-    for (int t = 0; t < threads; t++) {
-        of[t].next = (int)((int64_t)count * t / threads);
-        of[t].end = (int)((int64_t)count * (t + 1) / threads);
-    }
+void kimi_share(struct share *of, int thread, int threads, int count) {
+    of[thread].next = (int)((int64_t)count * thread / threads);
+    of[thread].end = (int)((int64_t)count * (thread + 1) / threads);
 }
 
-static int take(struct share *of, int threads, int *from) {
+static void share_out(struct share *of, int threads, int count) {
+    for (int t = 0; t < threads; t++)
+        kimi_share(of, t, threads, count);
+}
+
+int kimi_take(struct share *of, int threads, int *from) {
     for (; *from < threads; ++*from) {
         struct share *one = &of[(omp_get_thread_num() + *from) % threads];
         if (__atomic_load_n(&one->next, __ATOMIC_RELAXED) < one->end) {
@@ -153,24 +152,36 @@ static int take(struct share *of, int threads, int *from) {
     return -1;
 }
 
-static uint8_t *scratch;
-static int64_t scratch_size;
-
-/* See that so much scratch memory is there; returns whether it is. */
-static int scratch_of(int64_t wanted) {
-    if (wanted <= scratch_size)
-        return 1;
-    if (scratch)
-        kimi_experts_free(scratch, scratch_size);
-    scratch = kimi_experts_new(wanted);
-    scratch_size = scratch ? wanted : 0;
-    return scratch != 0;
+uint8_t *kimi_scratch(int64_t wanted) {
+    static uint8_t *scratch;
+    static int64_t size;
+    if (wanted > size) {
+        if (scratch)
+            kimi_experts_free(scratch, size);
+        scratch = kimi_experts_new(wanted);
+        size = scratch ? wanted : 0;
+    }
+    return scratch;
 }
 
-static uint8_t *part(uint8_t **at, int64_t bytes) {
-    uint8_t *found = *at;
-    *at += (bytes + 127) & ~(int64_t)127;
-    return found;
+void kimi_sort_places(struct job *job, const int64_t *ids, int32_t *first, int32_t *place, int32_t *active,
+                      int32_t *fill) {
+    const int64_t places = (int64_t)job->tokens * job->top_k;
+    job->first = first, job->place = place, job->active = active, job->active_count = 0;
+    memset(fill, 0, job->experts * 4);
+    for (int64_t i = 0; i < places; i++)
+        if (ids[i] >= 0 && ids[i] < job->experts)
+            fill[ids[i]]++;
+    first[0] = 0;
+    for (int e = 0; e < job->experts; e++) {
+        if (fill[e])
+            active[job->active_count++] = e;
+        first[e + 1] = first[e] + fill[e];
+        fill[e] = first[e];
+    }
+    for (int64_t i = 0; i < places; i++)
+        if (ids[i] >= 0 && ids[i] < job->experts)
+            place[fill[ids[i]]++] = (int32_t)i;
 }
 
 /* Compute a layer: output (bf16) is each token's weighted sum of its experts. `ids` are int64; one
@@ -184,38 +195,24 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
     const int64_t own = TILES * tile_bytes(hidden > width ? hidden : width);
     const int64_t wanted = (experts * 3 + 2 + places) * 4 + tokens * (row_bytes(hidden) + hidden * 4) +
                            places * row_bytes(width) + threads_most * (own + 128) + (1 << 16);
-    if (!scratch_of(wanted))
+    uint8_t *at = kimi_scratch(wanted);
+    if (!at)
         return 1;
-    uint8_t *at = scratch;
-    int32_t *first = (int32_t *)part(&at, (experts + 1) * 4);
-    int32_t *active = (int32_t *)part(&at, experts * 4);
-    int32_t *fill = (int32_t *)part(&at, experts * 4);
-    int32_t *place = (int32_t *)part(&at, places * 4);
+    int32_t *first = (int32_t *)cut(&at, (experts + 1) * 4);
+    int32_t *active = (int32_t *)cut(&at, experts * 4);
+    int32_t *fill = (int32_t *)cut(&at, experts * 4);
+    int32_t *place = (int32_t *)cut(&at, places * 4);
     job.hidden = hidden, job.width = width, job.experts = experts;
     job.tokens = tokens, job.top_k = top_k;
-    job.weights = weights, job.expert_bytes = expert_bytes(hidden, width);
+    job.weights = weights, job.expert_bytes = kimi_expert_bytes(hidden, width);
     job.input = input, job.output = output, job.share = share;
-    job.first = first, job.place = place, job.active = active, job.crossover = crossover;
-    job.inputs = part(&at, tokens * row_bytes(hidden));
-    job.inner = part(&at, places * row_bytes(width));
-    job.sums = (float *)part(&at, (int64_t)tokens * hidden * 4);
+    job.crossover = crossover;
+    job.inputs = cut(&at, tokens * row_bytes(hidden));
+    job.inner = cut(&at, places * row_bytes(width));
+    job.sums = (float *)cut(&at, (int64_t)tokens * hidden * 4);
     uint8_t *owns = at;
 
-    memset(fill, 0, experts * 4);
-    for (int64_t i = 0; i < places; i++)
-        if (ids[i] >= 0 && ids[i] < experts)
-            fill[ids[i]]++;
-    first[0] = 0;
-    for (int e = 0; e < experts; e++) {
-        if (fill[e])
-            active[job.active_count++] = e;
-        first[e + 1] = first[e] + fill[e];
-        fill[e] = first[e];
-    }
-    for (int64_t i = 0; i < places; i++)
-        if (ids[i] >= 0 && ids[i] < experts)
-            place[fill[ids[i]]++] = (int32_t)i;
-
+    kimi_sort_places(&job, ids, first, place, active, fill);
     const int units = width / UNIT, blocks = hidden / ROWS;
     int each = 1, parts = 0;
 #pragma omp parallel num_threads(threads_most)
@@ -229,24 +226,24 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
             each = blocks / (threads * (places < 4 * (int64_t)job.active_count ? 4 : 1));
             each = each < 1 ? 1 : each;
             parts = (blocks + each - 1) / each;
-            share_out(shares[0], threads, job.active_count * units);
-            share_out(shares[1], threads, parts);
+            share_out(kimi_shares[0], threads, job.active_count * units);
+            share_out(kimi_shares[1], threads, parts);
         }
         const int64_t groups = hidden / GROUP, all = groups * tokens;
         for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
             int64_t token = g / groups, stop = (token + 1) * groups < end ? (token + 1) * groups : end;
-            chosen->quantise(&mine, (int)token, (int)(g - token * groups), (int)(stop - token * groups));
+            kimi_build->quantise(&mine, (int)token, (int)(g - token * groups), (int)(stop - token * groups));
             g = stop;
         }
 #pragma omp barrier
-        for (int from = 0, unit; (unit = take(shares[0], threads, &from)) >= 0;)
-            chosen->gate_up(&mine, active[unit / units], unit % units);
+        for (int from = 0, unit; (unit = kimi_take(kimi_shares[0], threads, &from)) >= 0;)
+            kimi_build->gate_up(&mine, active[unit / units], unit % units);
 #pragma omp barrier
-        for (int from = 0, unit; (unit = take(shares[1], threads, &from)) >= 0;) {
+        for (int from = 0, unit; (unit = kimi_take(kimi_shares[1], threads, &from)) >= 0;) {
             const int begin = unit * each, end = begin + each < blocks ? begin + each : blocks;
-            chosen->down(&mine, begin, end);
+            kimi_build->down(&mine, begin, end);
         }
-        chosen->finish();
+        kimi_build->finish();
     }
     return 0;
 }
@@ -285,9 +282,9 @@ int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int to
     const int most = omp_get_max_threads(), threads_most = most < THREADS ? most : THREADS;
     /* Whole tiles of tokens are read; what comes of the places that nobody has is left. */
     const int64_t places = (tokens + DENSE_TOKENS - 1) / DENSE_TOKENS * DENSE_TOKENS;
-    if (!scratch_of(places * dense_row_bytes(columns) + 64))
+    job.inputs = kimi_scratch(places * dense_row_bytes(columns) + 64);
+    if (!job.inputs)
         return 1;
-    job.inputs = scratch;
     const int count = rows / 16, groups = dense_groups(columns);
     int each = 1, parts = count;
 #pragma omp parallel num_threads(threads_most)
@@ -300,19 +297,19 @@ int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int to
                 each = each > 8 ? 8 : each < 1 ? 1 : each;
             }
             parts = (count + each - 1) / each;
-            share_out(shares[0], threads, parts);
+            share_out(kimi_shares[0], threads, parts);
         }
         const int64_t all = (int64_t)groups * tokens;
         for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
             const int64_t token = g / groups, next = (token + 1) * groups, stop = next < end ? next : end;
-            chosen->dense->quantise(&job, (int)token, (int)(g - token * groups),
+            kimi_build->dense->quantise(&job, (int)token, (int)(g - token * groups),
                                     (int)(stop - token * groups));
             g = stop;
         }
 #pragma omp barrier
-        for (int from = 0, part; (part = take(shares[0], threads, &from)) >= 0;) {
+        for (int from = 0, part; (part = kimi_take(kimi_shares[0], threads, &from)) >= 0;) {
             const int begin = part * each, end = begin + each < count ? begin + each : count;
-            chosen->dense->blocks(&job, begin, end);
+            kimi_build->dense->blocks(&job, begin, end);
         }
     }
     return 0;

@@ -49,6 +49,8 @@ struct job {
     struct own *own;
 };
 
+struct step_build;
+
 /* What a build for some instructions offers. */
 struct build {
     const char *name;
@@ -57,7 +59,17 @@ struct build {
     void (*down)(const struct job *, int from, int to);
     void (*finish)(void);
     const struct dense_build *dense;
+    const struct step_build *step;
 };
+
+/* The build that computes now. */
+extern const struct build *kimi_build;
+
+/* Bytes of an expert, and of its half that comes first: gate and up. */
+int64_t kimi_expert_bytes(int hidden, int width);
+/* Sort a job's places by expert: fills `first`, `place`, `active`, `active_count`; `fill` is scratch. */
+void kimi_sort_places(struct job *, const int64_t *ids, int32_t *first, int32_t *place, int32_t *active,
+                      int32_t *fill);
 
 static inline int64_t row_bytes(int columns) { return columns + columns / GROUP * 8; }
 

@@ -35,27 +35,6 @@ INLINE void quantise_group(const float *x, struct row to, int group) {
     to.sums[group] = -8 * sum;
 }
 
-INLINE float silu(float x) {
-    /* exp(-x) as 2^whole times a polynomial of the rest; 4e-7 off at most. */
-    float t = x * -1.44269504f;
-    t = t > 126.0f ? 126.0f : t;
-    t = t < -126.0f ? -126.0f : t;
-    union {
-        float value;
-        int32_t bits;
-    } whole = {t + 12582912.0f}, power;
-    float r = t - (whole.value - 12582912.0f);
-    power.bits = (int32_t)((uint32_t)(whole.bits - 0x4b400000 + 127) << 23);
-    float p = 1.5403530e-4f;
-    p = p * r + 1.3333558e-3f;
-    p = p * r + 9.6181291e-3f;
-    p = p * r + 5.5504109e-2f;
-    p = p * r + 2.4022651e-1f;
-    p = p * r + 6.9314718e-1f;
-    p = p * r + 1.0f;
-    return x / (1.0f + p * power.value);
-}
-
 static void quantise(const struct job *job, int token, int from, int to) {
     struct row row = row_at(job->inputs, token, job->hidden);
     const uint16_t *x = job->input + (int64_t)token * job->hidden;
@@ -460,5 +439,6 @@ static void finish(void) {
 }
 
 extern const struct dense_build JOIN(kimi_dense_, BUILD);
+extern const struct step_build JOIN(kimi_step_, BUILD);
 const struct build JOIN(kimi_build_, BUILD) = {TEXT(BUILD), quantise, gate_up, down, finish,
-                                               &JOIN(kimi_dense_, BUILD)};
+                                               &JOIN(kimi_dense_, BUILD), &JOIN(kimi_step_, BUILD)};
