@@ -18,7 +18,8 @@ class Cpu(Row):
     `bandwidth_gb_s` is theoretical with every channel populated; `measured_bandwidth_gb_s` is from
     a streaming test; `kernel_bandwidth_gb_s` from an expert kernel; `links_gb_s` is the limit of
     the links of few chiplets (51 GB/s each on Zen 2 and 3, 58 on Zen 4).
-    `memory_mt_s_max` is for MRDIMM or validated platforms. `nodes_per_socket`: NUMA nodes as
+    `memory_mt_s_max` is for MRDIMM or validated platforms, `memory_mt_s_two` with two modules on a
+    channel. `nodes_per_socket`: NUMA nodes as
     delivered, `numa_choices`: the firmware's other settings.
     """
 
@@ -35,6 +36,7 @@ class Cpu(Row):
     memory_channels: int | None = None
     memory_mt_s: int | None = None
     memory_mt_s_max: int | None = None
+    memory_mt_s_two: int | None = None
     memory_type: str | None = None
     measured_bandwidth_gb_s: float | None = None
     kernel_bandwidth_gb_s: float | None = None
@@ -55,6 +57,7 @@ class Cpu(Row):
         "memory_channels",
         "memory_mt_s",
         "memory_mt_s_max",
+        "memory_mt_s_two",
         "measured_bandwidth_gb_s",
         "kernel_bandwidth_gb_s",
         "links_gb_s",

@@ -277,7 +277,7 @@ def _count_memory_bytes(sheet: Sheet) -> int:
 def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> MemoryFacts:
     dimms = sheet["dimms"] if "dimms" in sheet and "dimm_gb" in sheet else None
     speed = int(sheet.get("speed_mt_s") or cpu.mt_s or 0) or None
-    configured = sheet.get("configured_mt_s") or _choose_memory_speed(speed, cpu)
+    configured = sheet.get("configured_mt_s") or _choose_memory_speed(speed, cpu, dimms)
     origins["memory.speed_mt_s"] = (
         "sheet" if "speed_mt_s" in sheet else f"catalogue: {cpu.row.name}"
     )
@@ -311,11 +311,12 @@ def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> MemoryFact
     }
 
 
-def _choose_memory_speed(speed: int | None, cpu: _Processors) -> int | None:
-    """Return the memory's speed, limited by the processor's maximum."""
-    if speed is None or cpu.fastest_mt_s is None:
-        return speed
-    return min(speed, cpu.fastest_mt_s)
+def _choose_memory_speed(speed: int | None, cpu: _Processors, dimms: int | None) -> int | None:
+    """Return the memory's speed, limited by what the processor takes with so many modules."""
+    limits = [cpu.fastest_mt_s]
+    if dimms and cpu.channels and dimms > cpu.channels * cpu.sockets:
+        limits.append(cpu.row.memory_mt_s_two)
+    return speed and min([speed, *(limit for limit in limits if limit)])
 
 
 def _count_populated_channels(dimms: int | None, cpu: _Processors) -> int | None:

@@ -1,4 +1,4 @@
-"""Other ways to serve with the same machines: a setting of the firmware, or several joined.
+"""Other ways to serve with such machines: a firmware's setting, larger modules, several joined.
 
 Each is planned by itself, and kept where it is faster or cheaper than the machine as it stands.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.facts import links
 from kimi_prov.show.report import hosts, recommendation
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.check import CheckedTarget, RankedTarget, Way
     from kimi_prov.contract.documents.facts import Facts
-    from kimi_prov.contract.documents.facts.machine import NodeFacts
+    from kimi_prov.contract.documents.facts.machine import DimmFacts, NodeFacts
     from kimi_prov.contract.documents.facts.quote import LinkFacts
     from kimi_prov.sizing.load import Load
 
@@ -35,7 +36,11 @@ def list_ways(target: CheckedTarget, load: Load | None, judge: Judge) -> list[Wa
     """Return the ways that are better than the machine as its sheet has it."""
     if not is_on_paper(target):
         return []
-    return [*_list_firmware(target, load, judge), *_list_joined(target, load, judge)]
+    return [
+        *_list_firmware(target, load, judge),
+        *_list_modules(target, load, judge),
+        *_list_joined(target, load, judge),
+    ]
 
 
 def _list_firmware(target: CheckedTarget, load: Load | None, judge: Judge) -> Iterator[Way]:
@@ -71,6 +76,40 @@ def _join_nodes(index: int, nodes: list[NodeFacts]) -> NodeFacts:
         "memory_free_bytes": None,
         "distances": [],
     }
+
+
+def _list_modules(target: CheckedTarget, load: Load | None, judge: Judge) -> Iterator[Way]:
+    """Try one module on each channel instead of two: two run slower."""
+    larger = _join_modules(target["facts"])
+    if larger is None:
+        return
+    other = judge(larger)
+    if is_possible(other) and _is_faster(other, target):
+        module = (larger["memory"]["dimms"] or [])[0]
+        size, speed = (module["size_bytes"] or 0) >> 30, module["configured_mt_s"]
+        condition = f"one module of {size} GiB on each memory channel, at {speed} MT/s"
+        yield _make_way(condition, other, recommendation.build_entry(other, load))
+
+
+def _join_modules(facts: Facts) -> Facts | None:
+    """Return the facts with half as many modules of twice the size; None where one is a channel."""
+    memory, name = facts["memory"], facts["cpu"].get("catalogue_name")
+    row = load_catalogue().find_cpu(name) if name else None
+    dimms, channels = memory["dimms"] or [], memory["channels_total"]
+    bandwidth = memory["bandwidth_bytes_per_s"]
+    if row is None or not channels or len(dimms) != 2 * channels or not bandwidth:
+        return None
+    one, most = dimms[0], row.memory_mt_s_max or row.memory_mt_s
+    slow, speed = one["configured_mt_s"], min(one["speed_mt_s"] or 0, most or 0)
+    if not slow or not one["size_bytes"] or speed <= slow:
+        return None
+    larger = copy.deepcopy(facts)
+    module: DimmFacts = {**one, "size_bytes": 2 * one["size_bytes"], "configured_mt_s": speed}
+    larger["memory"]["dimms"] = [module] * channels
+    known = bandwidth["theoretical"]
+    faster = known and known * speed // slow
+    larger["memory"]["bandwidth_bytes_per_s"] = {"measured": None, "theoretical": faster}
+    return larger
 
 
 def _is_faster(other: CheckedTarget, target: CheckedTarget) -> bool:

@@ -240,6 +240,20 @@ def test_a_setting_of_the_firmware_that_decides_is_told_with_both_speeds(tmp_pat
     assert way["condition"] in found["answer"]["sentence"]
 
 
+def test_larger_modules_are_told_where_two_on_a_channel_slow_the_memory(tmp_path: Path) -> None:
+    cpu = '{model: "EPYC 9654", sockets: 2}'
+    double = sheet(tmp_path, cpu=cpu, memory="{dimms: 48, dimm_gb: 32, speed_mt_s: 4800}")
+    (target,) = checked(double, "--users", 1)["targets"]
+    (way,) = target["ways"]
+    assert way["condition"] == "one module of 64 GiB on each memory channel, at 4800 MT/s"
+    here = target["plan"]["throughput"]["single_tok_s"]["expected"]
+    single = sheet(tmp_path, cpu=cpu, memory="{dimms: 24, dimm_gb: 64, speed_mt_s: 4800}")
+    (other,) = checked(single, "--users", 1)["targets"]
+    there = other["plan"]["throughput"]["single_tok_s"]["expected"]
+    assert way["single_tok_s"]["expected"] == there > here
+    assert "ways" not in other
+
+
 def test_joined_machines_are_told_where_they_are_cheaper(tmp_path: Path) -> None:
     rented = sheet(
         tmp_path,
