@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import decided
 import document_schemas
+import engine_versions
 import evidence
 import features
 import gpu_reports
@@ -65,6 +66,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "findings.md": findings(),
         REFERENCE / "commands.md": commands(),
         REFERENCE / "recipes.md": compare_recipes(),
+        REFERENCE / "engine-versions.md": compare_versions(),
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
@@ -153,6 +155,22 @@ def slow_tests() -> str:
                 for name, row in groups.items()
             ),
         ),
+    ]
+    return _text(lines)
+
+
+def compare_versions() -> str:
+    """Return the page of what an upgrade of vLLM brings."""
+    lines = [
+        *_head("Engine versions"),
+        "What each version of vLLM brings on the shipped sheets: kimi-k2.5, 16 requests at once,",
+        "all else `auto`. All figures are estimates by the rows of the catalogue. The largest",
+        "difference is the start: 0.32 and newer bring packed experts into the kernels' order on",
+        "the GPU. The rows that are known do not tell speeds of versions apart.",
+        "`kimi_engine_version` pins a version; a machine that serves keeps its own until",
+        "`kimi_choose_anew` ([upgrades](../guides/upgrades.md)).",
+        "",
+        *engine_versions.lines(ROOT / "inventories" / "specs"),
     ]
     return _text(lines)
 
