@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
+_TELL = (
+    "name the memory in the spec sheet, add /proc/meminfo or the output of free to the recording, "
+    "or probe the machine"
+)
+
+
 def check_memory(
     host: Host,
     settings: Settings,
@@ -36,13 +42,21 @@ def check_memory(
 
 
 def _check_host(host: Host, budget: Budget, findings: Findings) -> None:
-    if not host.memory_bytes:
+    if not host.memory_bytes and budget.host_weights:
+        findings.add(
+            "memory.not_told",
+            severity="blocker",
+            observed="unknown",
+            required=format_bytes(budget.host_required),
+            fix=_TELL,
+        )
+    elif not host.memory_bytes:
         findings.add(
             "memory.host",
             severity="warning",
             observed="unknown",
             required=format_bytes(budget.host_required),
-            fix="name the memory in the spec sheet, or probe the machine",
+            fix=_TELL,
         )
     elif budget.host_required > host.memory_bytes:
         findings.add(

@@ -114,6 +114,13 @@ DEFINITIONS = (
         },
     ),
     Definition(
+        "memory.not_told",
+        title="How much memory the machine has is not told, and the weights are to lie in it",
+        severities=("blocker",),
+        source="weights in host memory take most of it: without its size nothing can be promised",
+        remedy="memory",
+    ),
+    Definition(
         "memory.hugepages",
         title="Reserved huge pages are memory that the engine cannot have",
         severities=("warning",),

@@ -22,6 +22,7 @@ from kimi_prov.show.report import (
     measured,
     memory_bars,
     ranking,
+    reading,
     verdict,
 )
 from kimi_prov.show.report import plots as lines
@@ -49,6 +50,7 @@ _MODULES = {
     "measured": measured,
     "memory_bars": memory_bars,
     "ranking": ranking,
+    "reading": reading,
     "verdict": verdict,
 }
 

@@ -30,6 +30,7 @@ from kimi_prov.show.report.ranking import (
     list_meeting,
     sort_targets,
 )
+from kimi_prov.show.report.reading import describe_reading
 from kimi_prov.show.report.verdict import STATUS, describe_verdict, format_title, get_status
 from kimi_prov.show.text.formats import UNKNOWN, clean
 
@@ -50,7 +51,11 @@ def format_check(document: Check) -> str:
     """Give the answer, blockers, speed, cost, side by side, each target, assumptions."""
     targets = document["targets"]
     ordered = sort_targets(document)
-    lines = [f"# {escape(format_title(targets))}", "", *_format_answer(document)]
+    lines = [f"# {escape(format_title(targets))}", ""]
+    for target in targets:
+        read = describe_reading(target)
+        lines += [escape(read), ""] if read else []
+    lines += _format_answer(document)
     obstacles = _format_obstacles(targets)
     costs = _format_speeds_and_costs(document)
     serves = any(row["serves"] for row in document["answer"]["ranking"])

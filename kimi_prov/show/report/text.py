@@ -41,6 +41,7 @@ from kimi_prov.show.report.ranking import (
     get_answer,
     sort_targets,
 )
+from kimi_prov.show.report.reading import describe_reading
 from kimi_prov.show.report.verdict import (
     STATUS,
     describe_engine,
@@ -74,8 +75,6 @@ _BAR = 40
 _LABEL = 42
 _MIN_FIRST_COLUMN = 12
 _NAME = 17
-# Files of a recording that are named.
-_MAX_READ = 20
 # Columns: rank, name, pace; three of money, three of speed.
 _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
 _LACKS = {"yes": "lacks", "by hand": "POSSIBLE BY HAND", "no": "in the way"}
@@ -91,7 +90,8 @@ def format_check(document: Check, *, details: bool = True) -> str:
     details = details or len(targets) == 1
     lines = [*wrap(format_title(targets)), ""]
     for target in targets:
-        lines += _format_recorded(target)
+        read = describe_reading(target)
+        lines += [*wrap(read, "", "  "), ""] if read else []
     lines += wrap(get_answer(document))
     lines += wrap(clean(document["answer"].get("decision") or ""))
     if document["load"]:
@@ -138,31 +138,6 @@ def _format_to_settle(targets: Sequence[Target], *, details: bool) -> list[str]:
         fix = f": {clean(row['fix'])}{whose}" if details else ""
         lines += wrap(f"- {clean(row['title'])}{fix}", "", "  ")
     return lines
-
-
-def _format_recorded(target: Target) -> list[str]:
-    """Write what a recording was read from, and what is in none of its files."""
-    recorded = target["facts"].get("recorded")
-    if recorded is None:
-        return []
-    by_file: dict[str, list[str]] = {}
-    for row in recorded["read"]:
-        by_file.setdefault(row["file"], []).append(row["what"])
-    read = [
-        file if kinds == [file] else f"{file} ({', '.join(dict.fromkeys(kinds))})"
-        for file, kinds in by_file.items()
-    ]
-    shown = read[:_MAX_READ] + [f"{len(read) - _MAX_READ} more"] * (len(read) > _MAX_READ)
-    parts = [f"Read of {target['name']}: {', '.join(shown)}."]
-    if recorded["not_told"]:
-        parts.append(f"Not told: {', '.join(recorded['not_told'])}.")
-    damaged = [f"{row['file']} ({row['problem']})" for row in recorded["damaged"]]
-    if damaged:
-        parts.append(f"Damaged: {', '.join(damaged[:_MAX_READ])}.")
-    skipped = recorded["skipped"]
-    if skipped:
-        parts.append(f"Not used: {'; '.join(skipped[:_MAX_READ])}.")
-    return [*wrap(clean(" ".join(parts)), "", "  "), ""]
 
 
 def _join_lines(lines: Sequence[str]) -> str:

@@ -236,3 +236,21 @@ def test_one_machine_needs_no_comparison(tmp_path: Path) -> None:
     page = reports(tmp_path, H200)["html"]
     assert 'id="sides"' not in page
     assert page.count("Decode, one request alone, tokens/s") == 1
+
+
+@FORMS
+def test_every_form_says_which_files_were_read_and_what_is_in_none(
+    tmp_path: Path, suffix: str
+) -> None:
+    machine = tmp_path / "server"
+    machine.mkdir()
+    (machine / "cpu.txt").write_text(
+        "Architecture: x86_64\nCPU(s): 64\nModel name: AMD EPYC 9334 32-Core Processor\n"
+        "Thread(s) per core: 1\nCore(s) per socket: 32\nSocket(s): 2\n"
+    )
+    (machine / "notes.txt").write_text("call the vendor on Monday\n")
+    forms = reports(tmp_path, machine)
+    words = flat(forms, suffix)
+    assert "Read of server: cpu.txt (lscpu)." in words
+    assert re.search(r"Not told: [^.]*memory, GPUs", words)
+    assert "notes.txt" in words
