@@ -49,7 +49,7 @@ def choose_ram_disk(
         f"{format_bytes(size)} for the RAM disk and {format_bytes(engine_bytes)} for engine and "
         "system"
     )
-    have = f"of {format_bytes(host.memory_bytes)}"
+    have = f"of {format_bytes(host.memory_bytes or None)}"
     setting = settings.ram_disk
     if setting == "never":
         return _make_disabled("the inventory says never (kimi_ram_disk)")
@@ -65,7 +65,7 @@ def choose_ram_disk(
     if not fits:
         findings.add(
             "ram_disk.memory",
-            observed=format_bytes(host.memory_bytes),
+            observed=format_bytes(host.memory_bytes or None),
             required=need,
             fix="set kimi_ram_disk to auto or never: the page cache serves a restart as well",
         )

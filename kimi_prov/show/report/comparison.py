@@ -197,12 +197,14 @@ def describe_gpus(target: Target) -> str:
         name, number = next(iter(counted.items()))
         return f"{many} x {number} {name}"
     found = ", ".join(f"{number} x {name}" for name, number in counted.items())
-    return (f"{many} x ({found})" if many > 1 and found else found) or "none"
+    recorded = target["facts"].get("recorded")
+    none = "not told" if recorded and "GPUs" in recorded["not_told"] else "none"
+    return (f"{many} x ({found})" if many > 1 and found else found) or none
 
 
 def _describe_ram(target: Target) -> str:
     found = target["plan"]["memory"]
-    available = format_bytes(found["host_ram_available_bytes"])
+    available = format_bytes(found["host_ram_available_bytes"] or None)
     return hosts.describe_on_each(
         target, f"{format_bytes(found['host_ram_required_bytes'])} of {available}"
     )

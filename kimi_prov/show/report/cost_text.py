@@ -159,8 +159,8 @@ def _describe_load(target: Target) -> str:
     few, many = count_running(target), target["plan"]["throughput"]["concurrency"]
     if few < many:
         return (
-            f"All else with {few} requests running at once: the cache holds no more of that "
-            "length; shorter ones make a token cheaper."
+            f"All else with {few} request{'s' * (few != 1)} running at once: the cache holds no "
+            "more of that length; shorter ones make a token cheaper."
         )
     best = [row["at_best"] for row in target["cost"]["break_even"] if row["at_best"]]
     cheaper = any(row["concurrency"] > many for row in best)

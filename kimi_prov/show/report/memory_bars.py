@@ -58,7 +58,9 @@ def build_bars(target: Target) -> list[Bar]:
         bars += [
             _build_gpu_bar(found, size, numbers, mine) for (size, mine), numbers in groups.items()
         ]
-    bars.append(_build_host_bar(plan))
+    # Memory that is not told has no bar.
+    if found["host_ram_available_bytes"]:
+        bars.append(_build_host_bar(plan))
     if hosts.count_target_hosts(target) > 1:
         return [replace(bar, label=f"In each host: {bar.label}") for bar in bars]
     return bars

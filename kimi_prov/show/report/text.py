@@ -274,7 +274,8 @@ def _format_target(target: Target) -> list[str]:
     room = max(_LABEL, *(len(label) + 2 for label, _ in figures))
     for label, cells in figures:
         lines += wrap(cells[0].text, f"{label:<{room}}", " " * room)
-    lines += ["", *_format_bars(build_bars(target))]
+    bars = _format_bars(build_bars(target))
+    lines += ["", *bars] if bars else []
     points = compute_capacity(target)
     if points:
         line = ", ".join(f"{number:,} of {context:,}" for context, number in points)

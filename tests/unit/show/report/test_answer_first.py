@@ -254,3 +254,8 @@ def test_every_form_says_which_files_were_read_and_what_is_in_none(
     assert "Read of server: cpu.txt (lscpu)." in words
     assert re.search(r"Not told: [^.]*memory, GPUs", words)
     assert "notes.txt" in words
+    # What is not told is neither none nor nothing.
+    assert "GPUs not told" in words
+    assert "GPUs none" not in words
+    assert "0 B" not in words
+    assert "recommended" not in words.lower()
