@@ -278,6 +278,9 @@ _GPU_REMARKS = frozenset(
         "of",
         "nvlink",
         "nvswitch",
+        "bridge",
+        "bridges",
+        "each",
         "x16",
         "gen4",
         "gen5",
@@ -301,7 +304,7 @@ _FORMS = ("sxm", "pcie", "nvl")
 _SXM = re.compile(r"\bsxm ?[2-7]\b")
 _PCIE = re.compile(r"\bpci[- ]?e(?:xpress)?(?: ?(?:gen ?)?[3-6](?:\.0)?(?: ?x16)?)?\b")
 _SIZE = re.compile(r"\b(\d{2,3}) ?(?:gb|gib|g)\b")
-_BOARD = re.compile(r"\b(\d{1,2}) ?(?:x\b|[- ]?gpus?\b)")
+_BOARD = re.compile(r"\b(\d{1,2}) ?(?:x\b|[- ]?(?:gpus?|way)\b)")
 _SIZE_TOLERANCE = 0.1
 _POWER = re.compile(r"\b\d{2,4} ?w(?:atts?)?\b")
 

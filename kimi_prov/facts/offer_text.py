@@ -54,7 +54,8 @@ _NIC = re.compile(
 )
 _MONEY = re.compile(
     r"(?:us\$|[$€£]|\b(?:usd|eur|gbp|chf)\b) ?\d[\d.,']*k?(?: ?(?:/ ?\w+|per \w+))?"
-    r"|\d[\d.,']*k? ?(?:[$€£]|\b(?:usd|eur|gbp|chf)\b)(?: ?(?:/ ?\w+|per \w+))?",
+    rf"|(?:{spec_prices.SPACED}|\d[\d.,']*k?) ?(?:[$€£]|\b(?:usd|eur|gbp|chf)\b)"
+    r"(?: ?(?:/ ?\w+|per \w+))?",
     re.IGNORECASE,
 )
 _COUNT = re.compile(

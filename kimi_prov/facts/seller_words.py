@@ -35,6 +35,7 @@ _COUNT_AFTER = re.compile(
     r"^(.+\S)(?:\s+[x\u00d7]\s*|\s*[\u00d7*]\s*|[\s,;(]+x\s*|[\s,;(]+qty\.?[: ]*)(\d{1,4})\)?$",
     re.IGNORECASE,
 )
+_REMARK = re.compile(r"\s*\([^()\d]*\)$")
 _BEFORE_LANES = re.compile(r"(?:pci-?e|gen)\W*\d?(?:\.0)?$", re.IGNORECASE)
 
 # A number with a unit of size; "GB/s" and "Gbit" are speeds.
@@ -42,10 +43,12 @@ _SIZE = re.compile(
     r"(?:(?<![\w.])|(?<=\d[x\u00d7]))(\d[\d.,']*)\s*(pb|tb|tib|gb|gib|t|g)(?![\w/])(?!\s*/\s*s)",
     re.IGNORECASE,
 )
+# Two digits behind a comma are decimals: thousands come in threes.
+_COMMA_DECIMALS = re.compile(r"^(\d{1,4}),(\d{1,2})$")
 _UNITS = {"g": 0, "t": 1, "p": 2}
 _MODULES_BEFORE = re.compile(
     r"(?<![\w.\-])\(?(\d{1,3})\)?\s*(?:[x\u00d7*]|pcs\.?|pieces|units?|dimms?|modules?|sticks?)?"
-    r"\s*(?:of\s*)?$|(?<![\w.\-])(\d{1,3})\s*[x\u00d7]\s+(?:[a-z][\w-]*\s+){1,3}$"
+    r"\s*(?:of\s*)?$|(?<![\w.\-])(\d{1,3})\s*[x\u00d7]\s+(?:[a-z][\w.-]*\s+){1,3}$"
     r"|\bqty\.?[: ]*(\d{1,3})[, ]*$",
     re.IGNORECASE,
 )
@@ -85,7 +88,10 @@ _RATE = re.compile(r"\b(edr|hdr|ndr|xdr)", re.IGNORECASE)
 _PORTS = re.compile(r"\b(?:(\d)|(single|dual|two|quad|four))[- ]ports?\b|\b(\d)p\b", re.IGNORECASE)
 _PORTS_BEFORE = re.compile(r"(?<![\w.])(\d{1,2})\s*[x\u00d7*]\s*$", re.IGNORECASE)
 # "8568Y+" is a name: a plus between parts has a blank before it.
-_SEPARATOR = re.compile(r"(?:\s*(?:,(?!\d{3})|[;&])|\s\+|\s(?:and|plus)\b)\s*(?=\S)", re.IGNORECASE)
+# "3,84 TB" is a number.
+_SEPARATOR = re.compile(
+    r"(?:\s*(?:,(?!\d{3}|\d{1,2} ?[tg]i?b\b)|[;&])|\s\+|\s(?:and|plus)\b)\s*(?=\S)", re.IGNORECASE
+)
 
 _SYSTEMS = {
     "ubuntu": "ubuntu",
@@ -125,7 +131,7 @@ def split_count(text: str) -> tuple[int | None, str]:
     word, _, rest = text.partition(" ")
     if word.lower() in WORD_COUNTS and rest:
         return WORD_COUNTS[word.lower()], rest
-    after = _COUNT_AFTER.match(text)
+    after = _COUNT_AFTER.match(text) or _COUNT_AFTER.match(_REMARK.sub("", text))
     if after is None or _BEFORE_LANES.search(after[1]):
         return None, text
     return int(after[2]), after[1].strip()
@@ -243,7 +249,8 @@ def _find_sizes(text: str, *, tera: int) -> Iterator[_Sized]:
 
 
 def _read_gb(size: re.Match[str], tera: int) -> float | None:
-    value = parse_number(size[1].rstrip(".,'"), grouped=True)
+    digits = _COMMA_DECIMALS.sub(r"\1.\2", size[1].rstrip(".,'"))
+    value = parse_number(digits, grouped=True)
     if isinstance(value, str):
         raise SellerWordsError(value)
     if value is None:

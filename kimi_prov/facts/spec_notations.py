@@ -105,6 +105,9 @@ _NOT_USED = frozenset(
         "description",
     }
 )
+# Parts that a sheet may list under numbered keys.
+_LISTED = frozenset({"gpus", "disks", "nics"})
+_NUMBERED = re.compile(r"[ _#-]*\d{1,2}$")
 _OF_CPU = {"name": "model", "count": "sockets"}
 _OF_GPUS = {"name": "model"}
 
@@ -163,8 +166,23 @@ def is_sheet(document: object) -> bool:
     """Whether the keys of a document without a schema are those of a sheet."""
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         return False
-    names = {_TOP.get(key.lower(), key) for key in document}
+    names = {_rename_key(key, _TOP) for key in document if not _is_unused(key)}
     return "cpu" in names and names <= {"name", "note", "hosts", *_PARTS}
+
+
+def _rename_key(key: str, names: Mapping[str, str]) -> str:
+    """Return the form's name of a key: `CPU` and `Storage 2` are its `cpu` and `disks`."""
+    low = key.strip().lower()
+    name = names.get(low, low)
+    if name in _PARTS or low in names:
+        return name
+    bare = _NUMBERED.sub("", low)
+    name = names.get(bare, bare)
+    return name if name in _LISTED else key
+
+
+def _is_unused(key: str) -> bool:
+    return re.sub(r"[ -]+", "_", _NUMBERED.sub("", key.strip().lower())) in _NOT_USED
 
 
 def _rename_keys(
@@ -172,9 +190,15 @@ def _rename_keys(
 ) -> dict[Any, Any]:
     """Rename keys to the schema's names; a value that is given twice is a fault."""
     made: dict[Any, Any] = {}
+    numbered = _count_numbered(mapping, names)
     for key, value in mapping.items():
-        name = names.get(key.lower(), key) if isinstance(key, str) else key
-        if name != key and name in mapping:
+        name = _rename_key(key, names) if isinstance(key, str) else key
+        if name in numbered:
+            rows = made.setdefault(name, [])
+            rewritten.written[*path, name, len(rows)] = (*rewritten.place(path), key)
+            rows.append(value)
+            continue
+        if name != key and (name in mapping or name in made):
             rewritten.add_fault((*path, key), f"there twice: as {key!r} and as {name!r}; keep one")
             continue
         if name != key:
@@ -183,11 +207,17 @@ def _rename_keys(
     return made
 
 
+def _count_numbered(mapping: Mapping[Any, Any], names: Mapping[str, str]) -> set[str]:
+    """Return the parts that several numbered keys list, as `storage 1` and `storage 2`."""
+    numbered = [key for key in mapping if isinstance(key, str) and _NUMBERED.search(key)]
+    renamed = [_rename_key(key, names) for key in numbered]
+    return {name for name in renamed if name in _LISTED and name not in mapping}
+
+
 def _drop_unused(sheet: dict[Any, Any], schema: Mapping[str, Any], rewritten: Rewritten) -> None:
     """Take away the keys that no plan needs: motherboard, warranty and the like."""
     for key in list(sheet):
-        name = re.sub(r"[ -]+", "_", key.lower()) if isinstance(key, str) else ""
-        if name in _NOT_USED and name not in schema["properties"]:
+        if isinstance(key, str) and _is_unused(key) and key.lower() not in schema["properties"]:
             del sheet[key]
             rewritten.unused.append(str(key))
 
@@ -219,6 +249,8 @@ def _make_model_rewriter(
     """Return a function that rewrites a processor or a GPU; `count` is the key of their number."""
 
     def rewrite_model(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
+        if count == "sockets":
+            value = _join_equal(value)
         if isinstance(value, str):
             many, model = seller_words.split_count(value)
             for key in ("model", count):
@@ -243,6 +275,15 @@ def _make_model_rewriter(
         return part
 
     return rewrite_model
+
+
+def _join_equal(value: Any) -> Any:  # noqa: ANN401
+    """Write a list of one, or of several equal texts, as one text with their number."""
+    texts = {item for item in value if isinstance(item, str)} if isinstance(value, list) else set()
+    if len(texts) != 1 or not all(isinstance(item, str) for item in value):
+        return value
+    [text] = texts
+    return text if len(value) == 1 else f"{len(value)}x {text}"
 
 
 def _make_list_rewriter(
@@ -282,6 +323,7 @@ def _make_list_rewriter(
 
 
 def _rewrite_memory(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
+    value = _join_equal(value)
     if isinstance(value, str):
         return _parse_memory(value, path, rewritten)
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -17,10 +17,13 @@ _RATED = re.compile(r"^usd_per_([a-z]{3})$", re.IGNORECASE)
 _CODE = re.compile(r"^[A-Z]{3}$")
 _SIGNS = {"$": "USD", "us$": "USD", "€": "EUR", "£": "GBP"}
 _MONEY = re.compile(r"^(us\$|[$€£]|[a-z]{3})?\s*(\d.*?)\s*([$€£]|[a-z]{3})?$", re.IGNORECASE)
+# Thousands apart by blanks, as in "1 499".
+SPACED = r"(?<![\w.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)"
 _AMOUNT = re.compile(
-    r"(?:us\$|[$€£]|\b(?:usd|eur|gbp|chf)\b)? ?\d[\d.,']*(?: ?(?:[$€£]|\b(?:usd|eur|gbp|chf)\b))?"
+    rf"(?:us\$|[$€£]|\b(?:usd|eur|gbp|chf)\b)? ?(?:{SPACED}|\d[\d.,']*)"
+    r"(?: ?(?:[$€£]|\b(?:usd|eur|gbp|chf)\b))?"
 )
-_DIGITS = re.compile(r"\d[\d.,']*\d|\d")
+_DIGITS = re.compile(rf"{SPACED}|\d[\d.,']*\d|\d")
 _KINDS = {
     "hourly": re.compile(r"/ ?h(?:r|our)?\b|\b(?:per|an|each) hour\b|\bhourly\b"),
     "monthly": re.compile(r"/ ?mo(?:nth)?\b|\b(?:per|a|each) month\b|\bmonthly\b"),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Top-level keys of a spec sheet, by which one without a schema is recognised.
 _SHEET = re.compile(
-    r"^(cpus?|processor|memory|ram|gpus?|disks?|storage|nics?|price)\s*:", re.MULTILINE
+    r"^(cpus?|processors?|memory|ram|gpus?|accelerators?|disks?|storage|nics?|price)\s*:",
+    re.MULTILINE | re.IGNORECASE,
 )
 KINDS = (
     "name a spec sheet, a facts file (kimi-prov probe --output FILE), or a file or a recorded "

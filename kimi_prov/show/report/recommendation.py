@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PACES = ("chat", "slow", "batch", None)
 _PACE_WORDS = {
     "chat": "fast enough to chat",
-    "slow": "slow to read along with",
+    "slow": "slow to read along",
     "batch": "too slow to chat",
     None: "of unknown speed",
 }

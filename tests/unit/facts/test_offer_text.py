@@ -10,6 +10,9 @@ import fuzzing
 import pytest
 import yaml
 
+from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.facts import offer_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -238,3 +241,26 @@ def test_an_offer_is_no_target(tmp_path: Path) -> None:
     ended = run(tmp_path, "--text", "offer.txt", "sheet.yml")
     assert ended.code == 2
     assert "--text prints a sheet and judges nothing" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "part", "rows"),
+    [
+        ("GPU: H20 96G *8 (NVLink)", "gpus", [{"model": "H20", "count": 8}]),
+        (
+            "GPU: NVIDIA HGX B200 SXM 8-way, 180GB HBM3e each",
+            "gpus",
+            [{"model": "B200 SXM", "count": 8}],
+        ),
+        (
+            "2 \u00d7 3,84 TB NVMe SSD",
+            "disks",
+            [{"size_gb": 3840, "count": 2, "kind": "nvme"}],
+        ),
+        ("1 499 \u20ac/month", "price", {"hourly": "2.0534 \u20ac"}),
+        ("$12 500 per month", "price", {"hourly": "$17.1233"}),
+    ],
+)
+def test_phrases_of_public_offers(line: str, part: str, rows: object) -> None:
+    offer = offer_text.read_offer(line, load_catalogue(), "offer")
+    assert offer.sheet[part] == rows
