@@ -45,7 +45,7 @@ def build(
             for source in ("kernel", "dense", "step")
         } | {
             f"main-{source}": (*_AVX2, *extra.get("main", ()), f"{source}.c")
-            for source in ("experts", "layers")
+            for source in ("experts", "layers", "shares")
         }
         jobs = {
             name: (program, *_FLAGS, *arguments, "-c", "-o", f"{folder}/{name}.o")

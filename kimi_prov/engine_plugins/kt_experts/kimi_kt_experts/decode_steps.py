@@ -26,8 +26,9 @@ from vllm.model_executor.models.deepseek_v2 import (
 )
 
 from kimi_kt_experts.dense import Int8Method
+from kimi_kt_experts.kernel import Rows
 from kimi_kt_experts.native_experts import library
-from kimi_kt_experts.step import MAX_TOKENS, LayerFields, Step, find_gap
+from kimi_kt_experts.step import EXPERT_ROWS, MAX_TOKENS, LayerFields, Step, find_gap
 
 if TYPE_CHECKING:
     from kimi_kt_experts.native_experts import Experts
@@ -86,7 +87,7 @@ class _Part:
     """What a layer's fields point to, and what of it is asked at each step."""
 
     fields: LayerFields
-    kept: tuple[torch.Tensor, ...]
+    kept: tuple[torch.Tensor | Rows, ...]
     attention: Any
 
 
@@ -209,9 +210,11 @@ def _read_layer(index: int, layer: Any, experts: dict[int, Experts]) -> _Part:  
         "post_norm": layer.post_attention_layernorm.weight,
         "q_norm": attention.q_a_layernorm.weight,
         "kv_norm": attention.kv_a_layernorm.weight,
-        "kv_b": attention.kv_b_proj.weight,
     }
-    kept = {name: _copy(tensor, torch.bfloat16) for name, tensor in tensors.items()}
+    kept: dict[str, torch.Tensor | Rows] = {
+        name: _copy(tensor, torch.bfloat16) for name, tensor in tensors.items()
+    }
+    kept["kv_b"] = _place(attention.kv_b_proj.weight, attention.num_local_heads)
     fields = LayerFields(
         qkv_a=_find_matrix(index, attention.fused_qkv_a_proj),
         q_b=_find_matrix(index, attention.q_b_proj),
@@ -223,7 +226,8 @@ def _read_layer(index: int, layer: Any, experts: dict[int, Experts]) -> _Part:  
     if moe is not None:
         kept |= _add_experts(index, moe, experts, fields)
     for name, tensor in kept.items():
-        setattr(fields, name, tensor.data_ptr())
+        at = tensor.address if isinstance(tensor, Rows) else tensor.data_ptr()
+        setattr(fields, name, at)
     return _Part(fields, tuple(kept.values()), attention.mla_attn.mla_attn)
 
 
@@ -232,7 +236,7 @@ def _add_experts(
     moe: DeepseekV2MoE,
     experts: dict[int, Experts],
     fields: LayerFields,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, torch.Tensor | Rows]:
     runner = moe.experts
     config, router = runner.moe_config, runner.router
     if (
@@ -254,7 +258,9 @@ def _add_experts(
     fields.top_k = config.experts_per_token
     fields.routed_scale = runner.routed_scaling_factor
     fields.renormalise = int(router.renormalize)
-    kept = {"router": _copy(moe.gate.weight, torch.bfloat16)}
+    kept: dict[str, torch.Tensor | Rows] = {
+        "router": _place(moe.gate.weight, moe.n_routed_experts // EXPERT_ROWS)
+    }
     bias = moe.gate.e_score_correction_bias
     if bias is not None:
         kept["bias"] = _copy(bias, torch.float32)
@@ -265,6 +271,14 @@ def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.dtype != dtype:
         raise NotCovered(f"a weight is {tensor.dtype}")
     return tensor.detach().clone().contiguous()
+
+
+def _place(weight: torch.Tensor, count: int) -> Rows:
+    """Copy rows of bf16, cut over nodes as the `count` things that they are."""
+    rows = weight.detach().contiguous()
+    if rows.dtype != torch.bfloat16:
+        raise NotCovered(f"a weight is {rows.dtype}")
+    return Rows(library(), rows.data_ptr(), rows.numel() * rows.element_size(), count)
 
 
 def _find_matrix(index: int, module: Any) -> int:  # noqa: ANN401 - of vLLM

@@ -50,6 +50,9 @@ class Library:
             "dense_run", count, where, *[count] * 3, where, where, count
         )
         self.step = self._function("step", count, where)
+        self._nodes = self._function("nodes", count, count, where, count, where)
+        self._where = self._function("where", None, where)
+        self.copy = self._function("copy", None, where, where, size, count)
         self.build = self.choose(build)
 
     def choose(self, build: str = "") -> str:
@@ -59,6 +62,27 @@ class Library:
             raise Refusal(f"this CPU cannot run the kernel's build {build or 'for AVX2'}", "AVX2")
         self.build = str(found.decode())
         return self.build
+
+    def cut(self, of: Sequence[int], system: Sequence[int] = ()) -> None:
+        """Cut what is laid out from now on over NUMA nodes, or with no threads over none.
+
+        `of`: by thread its node, from 0 on. `system`: by node the machine's number of it; without
+        it memory lies where it comes, as on an emulated machine.
+        """
+        count = max(of, default=0) + 1
+        numbers = array("i", system or [-1] * count)
+        nodes = array("i", of)
+        addresses = (row.buffer_info()[0] for row in (nodes, numbers))
+        if self._nodes(len(of), next(addresses), count, next(addresses)):
+            raise Refusal(
+                f"weights cannot be cut over the nodes {list(of)}", "before any are there"
+            )
+
+    def bound_nodes(self) -> list[int]:
+        """By thread the NUMA node of its CPU; below zero where it is not bound to one CPU."""
+        found = array("i", [-1]) * self.threads()
+        self._where(found.buffer_info()[0])
+        return list(found)
 
     def _function(self, name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
         found = getattr(self._library, f"kimi_experts_{name}")
@@ -159,6 +183,28 @@ class Dense:
     def read(self) -> None:
         """Read all the matrix's bytes: what its speed is held against."""
         self._kernel.read(self._weights, self.size)
+
+
+class Rows:
+    """Rows of any numbers as they are, each on the node whose threads read it."""
+
+    def __init__(self, kernel: Library, address: int, size: int, count: int) -> None:
+        """Copy `size` bytes, which are `count` things one after the other."""
+        self._kernel, self.size = kernel, size
+        self._weights = kernel.new(size)
+        if not self._weights:
+            raise Refusal("no memory for a matrix", f"{size / 1e9:.2f} GB")
+        kernel.copy(self._weights, address, size, count)
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        if getattr(self, "_weights", None):
+            self._kernel.free(self._weights, self.size)
+
+    @property
+    def address(self) -> int:
+        """Where they are."""
+        return int(self._weights)
 
 
 def takes_dense(rows: int, columns: int) -> bool:

@@ -30,7 +30,21 @@ def library() -> Library:
             "run `python -m kimi_kt_experts.build` again, or set KIMI_EXPERTS=kt",
         )
     log.info("own kernel for %s: %d threads", found.build, threads)
+    _cut_over_nodes(found)
     return found
+
+
+def _cut_over_nodes(kernel: Library) -> None:
+    """Have each node's threads read weights of their own node, where threads are on several."""
+    bound = kernel.bound_nodes()
+    nodes = sorted(set(bound))
+    if len(nodes) < 2:
+        return
+    if nodes[0] < 0:
+        log.info("weights lie where they come: not each thread is bound to one CPU")
+        return
+    kernel.cut([nodes.index(node) for node in bound], nodes)
+    log.info("weights are cut over NUMA nodes %s", ",".join(map(str, nodes)))
 
 
 class Experts(Layer):

@@ -7,7 +7,6 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@ extern const struct build kimi_build_avx2, kimi_build_avx512, kimi_build_amx;
 static const struct build *const builds[] = {&kimi_build_amx, &kimi_build_avx512, &kimi_build_avx2};
 const struct build *kimi_build;
 
-enum { REQUEST_STATE = 0x1023, TILE_DATA = 18, HUGE = 2 << 20 };
+enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
 
 /* Linux keeps the tiles' state for a process that asked for it, and for no other. */
 static int tiles_allowed(void) {
@@ -59,29 +58,9 @@ int64_t kimi_expert_bytes(int hidden, int width) {
     return (int64_t)width / UNIT * 4 * block_bytes(hidden) + (int64_t)hidden / ROWS * block_bytes(width);
 }
 
-static int64_t whole_pages(int64_t bytes) { return (bytes + HUGE - 1) & ~(int64_t)(HUGE - 1); }
-
 int64_t kimi_experts_bytes(int experts, int hidden, int width) {
     return experts * kimi_expert_bytes(hidden, width);
 }
-
-/* Memory for a layer, in huge pages where the kernel gives them; 0 where there is none. */
-void *kimi_experts_new(int64_t bytes) {
-    const int64_t whole = whole_pages(bytes);
-    uint8_t *raw = mmap(0, whole + HUGE, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED)
-        return 0;
-    uint8_t *found = (uint8_t *)(((uintptr_t)raw + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
-    if (found != raw)
-        munmap(raw, found - raw);
-    if (found + whole != raw + whole + HUGE)
-        munmap(found + whole, raw + HUGE - found);
-    madvise(found, whole, MADV_HUGEPAGE);
-    return found;
-}
-
-void kimi_experts_free(void *found, int64_t bytes) { munmap(found, whole_pages(bytes)); }
 
 /* One block: sixteen rows, from the checkpoint's order. */
 static void pack_block(uint8_t *to, const uint8_t *from, int64_t row_size, const uint8_t *scales,
@@ -105,63 +84,59 @@ static void pack_block(uint8_t *to, const uint8_t *from, int64_t row_size, const
  * checkpoint's order; of `whole` columns an expert is wide, `width` from `offset` on are taken. */
 void kimi_experts_pack(uint8_t *to, int experts, int hidden, int width, int whole, int offset,
                        const uint64_t *from) {
-    const int64_t size = kimi_expert_bytes(hidden, width), across = block_bytes(hidden), back = block_bytes(width);
+    const int64_t across = block_bytes(hidden), back = block_bytes(width);
     const int units = width / UNIT, blocks = hidden / ROWS;
-    const int64_t skip = (int64_t)units * 4 * across;
+    struct slice slices[NODES];
+    kimi_see_threads();
+    kimi_slices(to, experts, hidden, width, slices);
+    for (int k = 0; k < kimi_nodes.count; k++)
+        kimi_place_on(slices[k].weights, experts * slices[k].expert_bytes, k);
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
     for (int e = 0; e < experts; e++)
         for (int part = 0; part < 16; part++) {
             const uint64_t *at = from + (int64_t)e * 6;
-            for (int u = units * part / 16; u < units * (part + 1) / 16; u++)
+            int k = 0;
+            for (int u = units * part / 16; u < units * (part + 1) / 16; u++) {
+                while (u >= kimi_cut(units, k + 1))
+                    k++;
+                uint8_t *into = (uint8_t *)slices[k].weights + e * slices[k].expert_bytes;
                 for (int m = 0; m < 4; m++) {
                     const int64_t row = offset + u * UNIT + (m & 1) * ROWS;
-                    pack_block(to + e * size + (u * 4 + m) * across,
+                    pack_block(into + ((u - slices[k].first_unit) * 4 + m) * across,
                                (const uint8_t *)at[m / 2] + row * (hidden / 2), hidden / 2,
                                (const uint8_t *)at[3 + m / 2] + row * (hidden / GROUP * 2),
                                hidden / GROUP * 2, hidden / GROUP);
                 }
-            for (int n = blocks * part / 16; n < blocks * (part + 1) / 16; n++)
-                pack_block(to + e * size + skip + n * back,
+            }
+            k = 0;
+            for (int n = blocks * part / 16; n < blocks * (part + 1) / 16; n++) {
+                while (n >= kimi_cut(blocks, k + 1))
+                    k++;
+                uint8_t *into = (uint8_t *)slices[k].weights + e * slices[k].expert_bytes + slices[k].skip;
+                pack_block(into + (n - slices[k].first_block) * back,
                            (const uint8_t *)at[2] + (int64_t)n * ROWS * (whole / 2) + offset / 2, whole / 2,
                            (const uint8_t *)at[5] + (int64_t)n * ROWS * (whole / GROUP * 2) + offset / GROUP * 2,
                            whole / GROUP * 2, width / GROUP);
+            }
         }
 }
 
-struct share kimi_shares[SHARES][THREADS];
-
-void kimi_share(struct share *of, int thread, int threads, int count) {
-    of[thread].next = (int)((int64_t)count * thread / threads);
-    of[thread].end = (int)((int64_t)count * (thread + 1) / threads);
-}
-
-static void share_out(struct share *of, int threads, int count) {
-    for (int t = 0; t < threads; t++)
-        kimi_share(of, t, threads, count);
-}
-
-int kimi_take(struct share *of, int threads, int *from) {
-    for (; *from < threads; ++*from) {
-        struct share *one = &of[(omp_get_thread_num() + *from) % threads];
-        if (__atomic_load_n(&one->next, __ATOMIC_RELAXED) < one->end) {
-            int found = __atomic_fetch_add(&one->next, 1, __ATOMIC_RELAXED);
-            if (found < one->end)
-                return found;
-        }
+void kimi_slices(const uint8_t *weights, int experts, int hidden, int width, struct slice *found) {
+    const int units = width / UNIT, blocks = hidden / ROWS;
+    for (int k = 0; k < kimi_nodes.count; k++) {
+        struct slice *one = &found[k];
+        one->weights = weights;
+        one->first_unit = kimi_cut(units, k), one->first_block = kimi_cut(blocks, k);
+        one->skip = (int64_t)(kimi_cut(units, k + 1) - one->first_unit) * 4 * block_bytes(hidden);
+        one->expert_bytes = one->skip + (int64_t)(kimi_cut(blocks, k + 1) - one->first_block) * block_bytes(width);
+        weights += experts * one->expert_bytes;
     }
-    return -1;
 }
 
-uint8_t *kimi_scratch(int64_t wanted) {
-    static uint8_t *scratch;
-    static int64_t size;
-    if (wanted > size) {
-        if (scratch)
-            kimi_experts_free(scratch, size);
-        scratch = kimi_experts_new(wanted);
-        size = scratch ? wanted : 0;
-    }
-    return scratch;
+void kimi_gate_up(struct job *job, const struct slice *slices, int units, int node, int piece) {
+    const int here = kimi_cut(units, node + 1) - kimi_cut(units, node);
+    job->slice = slices[node];
+    kimi_build->gate_up(job, job->active[piece / here], job->slice.first_unit + piece % here);
 }
 
 void kimi_sort_places(struct job *job, const int64_t *ids, int32_t *first, int32_t *place, int32_t *active,
@@ -190,7 +165,8 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
                      const uint16_t *input, const int64_t *ids, const float *share, uint16_t *output,
                      int crossover) {
     struct job job = {0};
-    const int most = omp_get_max_threads(), threads_most = most < THREADS ? most : THREADS;
+    kimi_see_threads();
+    const int available = omp_get_max_threads(), threads_most = available < THREADS ? available : THREADS;
     const int64_t places = (int64_t)tokens * top_k;
     const int64_t own = TILES * tile_bytes(hidden > width ? hidden : width);
     const int64_t wanted = (experts * 3 + 2 + places) * 4 + tokens * (row_bytes(hidden) + hidden * 4) +
@@ -204,7 +180,6 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
     int32_t *place = (int32_t *)cut(&at, places * 4);
     job.hidden = hidden, job.width = width, job.experts = experts;
     job.tokens = tokens, job.top_k = top_k;
-    job.weights = weights, job.expert_bytes = kimi_expert_bytes(hidden, width);
     job.input = input, job.output = output, job.share = share;
     job.crossover = crossover;
     job.inputs = cut(&at, tokens * row_bytes(hidden));
@@ -213,22 +188,24 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
     uint8_t *owns = at;
 
     kimi_sort_places(&job, ids, first, place, active, fill);
+    struct slice slices[NODES];
+    kimi_slices(weights, experts, hidden, width, slices);
     const int units = width / UNIT, blocks = hidden / ROWS;
-    int each = 1, parts = 0;
+    /* Few tokens: small parts that spread evenly. Many: each brings a tile together once. */
+    const int most = blocks / (threads_most * (places < 4 * (int64_t)job.active_count ? 4 : 1));
+    const int each = most < 1 ? 1 : most;
 #pragma omp parallel num_threads(threads_most)
     {
         struct job mine = job;
         const int me = omp_get_thread_num(), threads = omp_get_num_threads();
         struct own mine_own = {owns + me * ((own + 127) & ~(int64_t)127), -1, 0};
+        int pieces[NODES], node = 0;
         mine.own = &mine_own;
-        if (!me) {
-            /* Few tokens: small parts that spread evenly. Many: each brings a tile together once. */
-            each = blocks / (threads * (places < 4 * (int64_t)job.active_count ? 4 : 1));
-            each = each < 1 ? 1 : each;
-            parts = (blocks + each - 1) / each;
-            share_out(kimi_shares[0], threads, job.active_count * units);
-            share_out(kimi_shares[1], threads, parts);
-        }
+        for (int k = 0; k < kimi_nodes.count; k++)
+            pieces[k] = job.active_count * (kimi_cut(units, k + 1) - kimi_cut(units, k));
+        kimi_share(0, me, threads, pieces);
+        kimi_pieces(blocks, each, pieces);
+        kimi_share(1, me, threads, pieces);
         const int64_t groups = hidden / GROUP, all = groups * tokens;
         for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
             int64_t token = g / groups, stop = (token + 1) * groups < end ? (token + 1) * groups : end;
@@ -236,12 +213,13 @@ int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width,
             g = stop;
         }
 #pragma omp barrier
-        for (int from = 0, unit; (unit = kimi_take(kimi_shares[0], threads, &from)) >= 0;)
-            kimi_build->gate_up(&mine, active[unit / units], unit % units);
+        for (int turn = 0, piece; (piece = kimi_take(0, me, &turn, &node)) >= 0;)
+            kimi_gate_up(&mine, slices, units, node, piece);
 #pragma omp barrier
-        for (int from = 0, unit; (unit = kimi_take(kimi_shares[1], threads, &from)) >= 0;) {
-            const int begin = unit * each, end = begin + each < blocks ? begin + each : blocks;
-            kimi_build->down(&mine, begin, end);
+        for (int turn = 0, piece; (piece = kimi_take(1, me, &turn, &node)) >= 0;) {
+            const struct range rows = kimi_range(blocks, each, node, piece);
+            mine.slice = slices[node];
+            kimi_build->down(&mine, rows.begin, rows.end);
         }
         kimi_build->finish();
     }
@@ -252,6 +230,8 @@ int64_t kimi_experts_dense_bytes(int rows, int columns) { return rows / 16 * den
 
 /* Lay a dense matrix out in int8, from bf16 in rows. */
 void kimi_experts_dense_pack(uint8_t *to, int rows, int columns, const uint16_t *from) {
+    kimi_see_threads();
+    kimi_place(to, kimi_experts_dense_bytes(rows, columns), rows / 16);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int block = 0; block < rows / 16; block++) {
         uint8_t *at = to + block * dense_block_bytes(columns);
@@ -279,26 +259,23 @@ void kimi_experts_dense_pack(uint8_t *to, int rows, int columns, const uint16_t 
 int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int tokens, const uint16_t *input,
                            uint16_t *output, int crossover) {
     struct dense_job job = {columns, rows, tokens, weights, input, output, 0, crossover};
-    const int most = omp_get_max_threads(), threads_most = most < THREADS ? most : THREADS;
+    kimi_see_threads();
+    const int available = omp_get_max_threads(), threads_most = available < THREADS ? available : THREADS;
     /* Whole tiles of tokens are read; what comes of the places that nobody has is left. */
     const int64_t places = (tokens + DENSE_TOKENS - 1) / DENSE_TOKENS * DENSE_TOKENS;
     job.inputs = kimi_scratch(places * dense_row_bytes(columns) + 64);
     if (!job.inputs)
         return 1;
     const int count = rows / 16, groups = dense_groups(columns);
-    int each = 1, parts = count;
+    /* Many tokens: some blocks stay near a core while the tokens pass by. */
+    const int most = tokens >= crossover ? count / (threads_most * 2) : 1;
+    const int each = most > 8 ? 8 : most < 1 ? 1 : most;
 #pragma omp parallel num_threads(threads_most)
     {
         const int me = omp_get_thread_num(), threads = omp_get_num_threads();
-        if (!me) {
-            /* Many tokens: some blocks stay near a core while the tokens pass by. */
-            if (tokens >= crossover) {
-                each = count / (threads * 2);
-                each = each > 8 ? 8 : each < 1 ? 1 : each;
-            }
-            parts = (count + each - 1) / each;
-            share_out(kimi_shares[0], threads, parts);
-        }
+        int pieces[NODES], node = 0;
+        kimi_pieces(count, each, pieces);
+        kimi_share(0, me, threads, pieces);
         const int64_t all = (int64_t)groups * tokens;
         for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
             const int64_t token = g / groups, next = (token + 1) * groups, stop = next < end ? next : end;
@@ -307,9 +284,9 @@ int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int to
             g = stop;
         }
 #pragma omp barrier
-        for (int from = 0, part; (part = kimi_take(kimi_shares[0], threads, &from)) >= 0;) {
-            const int begin = part * each, end = begin + each < count ? begin + each : count;
-            kimi_build->dense->blocks(&job, begin, end);
+        for (int turn = 0, piece; (piece = kimi_take(0, me, &turn, &node)) >= 0;) {
+            const struct range some = kimi_range(count, each, node, piece);
+            kimi_build->dense->blocks(&job, some.begin, some.end);
         }
     }
     return 0;

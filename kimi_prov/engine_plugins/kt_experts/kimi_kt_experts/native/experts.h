@@ -31,11 +31,17 @@ struct own {
     int expert, rows;
 };
 
+/* A node's part of a layer: of each expert some units of gate and up, then some blocks of down. */
+struct slice {
+    const uint8_t *weights;
+    int64_t expert_bytes, skip;
+    int first_unit, first_block;
+};
+
 struct job {
     int hidden, width, experts;
     int tokens, top_k;
-    const uint8_t *weights;
-    int64_t expert_bytes;
+    struct slice slice;
     const uint16_t *input;
     uint16_t *output;
     /* The tokens of an expert: `place` and `share` from `first[expert]` to `first[expert + 1]`. */
@@ -65,8 +71,10 @@ struct build {
 /* The build that computes now. */
 extern const struct build *kimi_build;
 
-/* Bytes of an expert, and of its half that comes first: gate and up. */
-int64_t kimi_expert_bytes(int hidden, int width);
+/* By node where its part of a layer is. */
+void kimi_slices(const uint8_t *weights, int experts, int hidden, int width, struct slice *found);
+/* A node's piece of gate and up: of one expert's units. */
+void kimi_gate_up(struct job *, const struct slice *slices, int units, int node, int piece);
 /* Sort a job's places by expert: fills `first`, `place`, `active`, `active_count`; `fill` is scratch. */
 void kimi_sort_places(struct job *, const int64_t *ids, int32_t *first, int32_t *place, int32_t *active,
                       int32_t *fill);

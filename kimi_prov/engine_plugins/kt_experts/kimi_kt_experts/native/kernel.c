@@ -366,7 +366,8 @@ INLINE void prepare(const struct job *job, struct tile *x, int groups, int slot,
 static void gate_up(const struct job *job, int expert, int unit) {
     const int groups = job->hidden / GROUP;
     const int64_t bytes = block_bytes(job->hidden);
-    const uint8_t *w = job->weights + expert * job->expert_bytes + unit * 4 * bytes;
+    const struct slice *slice = &job->slice;
+    const uint8_t *w = slice->weights + expert * slice->expert_bytes + (unit - slice->first_unit) * 4 * bytes;
     float out[4][16 * ROWS] __attribute__((aligned(64)));
     const int start = job->first[expert], end = job->first[expert + 1];
     /* A thread's next part is mostly of the same expert, and so of the same tokens. */
@@ -395,7 +396,7 @@ static void gate_up(const struct job *job, int expert, int unit) {
 static void down(const struct job *job, int from, int to) {
     const int groups = job->width / GROUP, rows = (to - from) * ROWS;
     const int64_t bytes = block_bytes(job->width);
-    const int64_t skip = (int64_t)job->width / UNIT * 4 * block_bytes(job->hidden);
+    const struct slice *slice = &job->slice;
     float out[16 * ROWS] __attribute__((aligned(64)));
     for (int t = 0; t < job->tokens; t++) {
         float *sums = job->sums + (int64_t)t * job->hidden + from * ROWS;
@@ -404,7 +405,7 @@ static void down(const struct job *job, int from, int to) {
     }
     for (int a = 0; a < job->active_count; a++) {
         const int expert = job->active[a], end = job->first[expert + 1];
-        const uint8_t *w = job->weights + expert * job->expert_bytes + skip;
+        const uint8_t *w = slice->weights + expert * slice->expert_bytes + slice->skip;
         for (int begin = job->first[expert]; begin < end; begin += 16) {
             struct tile x;
             x.tokens = end - begin < 16 ? end - begin : 16;
@@ -412,7 +413,7 @@ static void down(const struct job *job, int from, int to) {
                 x.of[t] = row_at(job->inner, begin + t, job->width);
             prepare(job, &x, groups, 0, 0);
             for (int n = from; n < to; n++) {
-                block(job, w + n * bytes, groups, &x, out);
+                block(job, w + (n - slice->first_block) * bytes, groups, &x, out);
                 for (int t = 0; t < x.tokens; t++) {
                     const int place = job->place[begin + t];
                     float *sums =

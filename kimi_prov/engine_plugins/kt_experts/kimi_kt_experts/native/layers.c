@@ -22,10 +22,14 @@ struct run {
     for (int64_t i = (int64_t)(count) * me / run->threads, end_ = (int64_t)(count) * (me + 1) / run->threads; \
          i < end_; i++)
 
-#define TAKE(i, which)                                                                                     \
-    for (int from_ = 0, i; (i = kimi_take(kimi_shares[which], run->threads, &from_)) >= 0;)
+#define TAKE(i, which) for (int turn_ = 0, i; (i = kimi_take(which, me, &turn_, &node)) >= 0;)
 
-#define SHARE(which, count) kimi_share(kimi_shares[which], me, run->threads, count)
+/* `count` things in pieces of `each`, cut over the nodes. */
+static void share(const struct run *run, int which, int me, int count, int each) {
+    int pieces[NODES];
+    kimi_pieces(count, each, pieces);
+    kimi_share(which, me, run->threads, pieces);
+}
 
 static struct dense_job product(const struct run *run, const uint8_t *weights, int rows, int columns,
                                 const uint16_t *input, uint16_t *output) {
@@ -44,14 +48,16 @@ static int blocks_each(const struct run *run, const struct dense_job *job) {
     return job->tokens < job->crossover ? 1 : each > 8 ? 8 : each < 1 ? 1 : each;
 }
 
-static int parts_of(const struct run *run, const struct dense_job *job) {
-    const int each = blocks_each(run, job);
-    return (job->rows / 16 + each - 1) / each;
+static void share_blocks(const struct run *run, int which, int me, const struct dense_job *job) {
+    share(run, which, me, job->rows / 16, blocks_each(run, job));
 }
 
-static void blocks(const struct run *run, const struct dense_job *job, int part) {
-    const int each = blocks_each(run, job), count = job->rows / 16, begin = part * each;
-    kimi_build->dense->blocks(job, begin, begin + each < count ? begin + each : count);
+static void multiply(const struct run *run, int which, int me, const struct dense_job *job) {
+    int node = 0;
+    TAKE(piece, which) {
+        const struct range some = kimi_range(job->rows / 16, blocks_each(run, job), node, piece);
+        kimi_build->dense->blocks(job, some.begin, some.end);
+    }
 }
 
 static void attention(struct run *run, const struct layer *layer, int me) {
@@ -60,6 +66,8 @@ static void attention(struct run *run, const struct layer *layer, int me) {
     struct work *work = &run->work;
     const int tokens = step->tokens, hidden = step->hidden_size, heads = step->heads;
     const int groups = (heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE, values = heads * step->value;
+    const int items = tokens * groups * work->splits;
+    int node = 0;
     const struct dense_job qkv = product(run, layer->qkv_a, step->q_rank + step->kv_rank + step->rope, hidden,
                                          work->normed, work->projected);
     const struct dense_job q = product(run, layer->q_b, heads * (step->nope + step->rope), step->q_rank,
@@ -70,39 +78,40 @@ static void attention(struct run *run, const struct layer *layer, int me) {
         build->norm(step, layer, work, (int)t, 0);
         quantise_token(&qkv, (int)t);
     }
-    SHARE(0, parts_of(run, &qkv));
+    share_blocks(run, 0, me, &qkv);
 #pragma omp barrier
-    TAKE(part, 0) blocks(run, &qkv, part);
+    multiply(run, 0, me, &qkv);
 #pragma omp barrier
     MINE(t, tokens) {
         build->latent(step, layer, work, (int)t);
         quantise_token(&q, (int)t);
     }
-    SHARE(1, parts_of(run, &q));
-    SHARE(2, heads);
-    SHARE(3, tokens * groups * work->splits);
-    SHARE(4, heads);
+    share_blocks(run, 1, me, &q);
+    share(run, 2, me, heads, 1);
+    share(run, 3, me, items, 1);
+    share(run, 4, me, heads, 1);
 #pragma omp barrier
-    TAKE(part, 1) blocks(run, &q, part);
+    multiply(run, 1, me, &q);
 #pragma omp barrier
-    TAKE(head, 2)
+    TAKE(piece, 2)
     for (int t = 0; t < tokens; t++)
-        build->absorb(step, layer, work, t, head);
+        build->absorb(step, layer, work, t, kimi_cut(heads, node) + piece);
 #pragma omp barrier
-    TAKE(item, 3)
-    build->attend(step, layer, work, item / work->splits / groups, item / work->splits % groups,
-                  item % work->splits);
+    TAKE(piece, 3) {
+        const int item = kimi_cut(items, node) + piece, at = item / work->splits;
+        build->attend(step, layer, work, at / groups, at % groups, item % work->splits);
+    }
 #pragma omp barrier
-    TAKE(head, 4)
+    TAKE(piece, 4)
     for (int t = 0; t < tokens; t++)
-        build->value(step, layer, work, t, head);
+        build->value(step, layer, work, t, kimi_cut(heads, node) + piece);
 #pragma omp barrier
     MINE(i, tokens * dense_groups(values))
     kimi_build->dense->quantise(&o, (int)(i / dense_groups(values)), (int)(i % dense_groups(values)),
                                 (int)(i % dense_groups(values)) + 1);
-    SHARE(5, parts_of(run, &o));
+    share_blocks(run, 5, me, &o);
 #pragma omp barrier
-    TAKE(part, 5) blocks(run, &o, part);
+    multiply(run, 5, me, &o);
 #pragma omp barrier
 }
 
@@ -121,26 +130,32 @@ static void add_rows(const struct run *run, const struct layer *layer, int begin
 static void experts(struct run *run, const struct layer *layer, const struct dense_job *down, int me) {
     const int hidden = run->step->hidden_size, units = layer->expert_width / UNIT, count = hidden / ROWS;
     struct own own = {run->owns + me * run->own, -1, 0};
-    SHARE(8, parts_of(run, down));
+    struct slice slices[NODES];
+    int pieces[NODES], node = 0;
+    kimi_slices(layer->experts, layer->expert_count, hidden, layer->expert_width, slices);
+    share_blocks(run, 8, me, down);
 #pragma omp barrier
     if (!me)
         kimi_sort_places(&run->job, run->work.ids, run->first, run->place, run->active, run->fill);
-    TAKE(part, 8) blocks(run, down, part);
+    multiply(run, 8, me, down);
 #pragma omp barrier
     struct job mine = run->job;
     mine.own = &own;
     /* Few tokens: small parts that spread evenly. Many: each brings a tile together once. */
     const int alone = mine.tokens * mine.top_k < 4 * mine.active_count;
     const int most = count / (run->threads * (alone ? 4 : 1)), each = most < 1 ? 1 : most;
-    SHARE(9, mine.active_count * units);
-    SHARE(10, (count + each - 1) / each);
+    for (int k = 0; k < kimi_nodes.count; k++)
+        pieces[k] = mine.active_count * (kimi_cut(units, k + 1) - kimi_cut(units, k));
+    kimi_share(9, me, run->threads, pieces);
+    share(run, 10, me, count, each);
 #pragma omp barrier
-    TAKE(unit, 9) kimi_build->gate_up(&mine, mine.active[unit / units], unit % units);
+    TAKE(piece, 9) kimi_gate_up(&mine, slices, units, node, piece);
 #pragma omp barrier
-    TAKE(part, 10) {
-        const int begin = part * each, end = begin + each < count ? begin + each : count;
-        kimi_build->down(&mine, begin, end);
-        add_rows(run, layer, begin * ROWS, end * ROWS);
+    TAKE(piece, 10) {
+        const struct range rows = kimi_range(count, each, node, piece);
+        mine.slice = slices[node];
+        kimi_build->down(&mine, rows.begin, rows.end);
+        add_rows(run, layer, rows.begin * ROWS, rows.end * ROWS);
     }
     kimi_build->finish();
 #pragma omp barrier
@@ -151,16 +166,16 @@ static void feed_forward(struct run *run, const struct layer *layer, int me) {
     const struct step_build *build = kimi_build->step;
     struct work *work = &run->work;
     const int tokens = step->tokens, hidden = step->hidden_size, groups = dense_groups(layer->width);
+    int node = 0;
     const struct dense_job up = product(run, layer->gate_up, 2 * layer->width, hidden, work->normed, work->projected);
     const struct dense_job down = product(run, layer->down, hidden, layer->width, work->inner,
                                           layer->experts ? work->shared : step->hidden);
     if (layer->experts) {
         if (!me) {
             run->job.experts = layer->expert_count, run->job.width = layer->expert_width;
-            run->job.top_k = layer->top_k, run->job.weights = layer->experts;
-            run->job.expert_bytes = kimi_expert_bytes(hidden, layer->expert_width);
+            run->job.top_k = layer->top_k;
         }
-        SHARE(7, layer->expert_count / ROWS);
+        share(run, 7, me, layer->expert_count / ROWS, 1);
 #pragma omp barrier
     }
     MINE(t, tokens) {
@@ -169,11 +184,14 @@ static void feed_forward(struct run *run, const struct layer *layer, int me) {
         if (layer->experts)
             kimi_build->quantise(&run->job, (int)t, 0, hidden / GROUP);
     }
-    SHARE(6, parts_of(run, &up));
+    share_blocks(run, 6, me, &up);
 #pragma omp barrier
     if (layer->experts)
-        TAKE(part, 7) build->route(step, layer, work, part * ROWS, part * ROWS + ROWS);
-    TAKE(part, 6) blocks(run, &up, part);
+        TAKE(piece, 7) {
+            const int from = (kimi_cut(layer->expert_count / ROWS, node) + piece) * ROWS;
+            build->route(step, layer, work, from, from + ROWS);
+        }
+    multiply(run, 6, me, &up);
 #pragma omp barrier
     /* The dense products share one place for their inputs: those of `up` have been read. */
     MINE(i, tokens * groups) {
@@ -185,9 +203,9 @@ static void feed_forward(struct run *run, const struct layer *layer, int me) {
         experts(run, layer, &down, me);
         return;
     }
-    SHARE(8, parts_of(run, &down));
+    share_blocks(run, 8, me, &down);
 #pragma omp barrier
-    TAKE(part, 8) blocks(run, &down, part);
+    multiply(run, 8, me, &down);
 #pragma omp barrier
 }
 
@@ -247,6 +265,7 @@ static int prepare(struct run *run) {
  * Returns 0, or 1 where memory is short. */
 int kimi_experts_step(const struct step *step) {
     struct run all = {.step = step};
+    kimi_see_threads();
     const int most = omp_get_max_threads();
     all.threads = most < THREADS ? most : THREADS;
     if (!prepare(&all))
