@@ -39,12 +39,15 @@ _OTHER_LABEL = re.compile(
 )
 _CPU = re.compile(r"\b(?:xeon|epyc|threadripper|ryzen|core i\d|core ultra)\b", re.IGNORECASE)
 _GPU = re.compile(
-    r"\b(?:[abhl]\d{2,3}s?|gh?b?[23]00|mi\d{3}x?|rtx|geforce|instinct|tesla|quadro|hgx|dgx|gpus?)\b",
+    r"\b(?:[abhl]\d{2,3}s?|gh?b?[23]00|mi\d{3}x?|rtx|geforce|instinct|tesla|quadro|hgx|dgx|gpus?)\b"
+    r"|(?:\b|(?<=\dx))[2-5]0[6-9]0(?: ?ti)?\b",
     re.IGNORECASE,
 )
+_BARE_RTX = re.compile(r"[2-5]0[6-9]0\b")
 _MEMORY = re.compile(r"\bddr\d|dimm|\bram\b|\bmemory\b|\becc\b|\bpc[45]-", re.IGNORECASE)
 _DISK = re.compile(
-    r"nvme|\bssd\b|\bhdd\b|\bm\.?2\b|\bu\.?[23]\b|\be[13]\.[sl]\b|\bsata\b|\bsas\b|\bdisks?\b|\bdrives?\b",
+    r"nvme|\bssd\b|\bhdd\b|\bm\.?2\b|\bu\.?[23]\b|\be[13]\.[sl]\b|\bsata\b|\bsas\b|\bdisks?\b|\bdrives?\b"
+    r"|\b9[6-9]0 ?(?:pro|evo)\b",
     re.IGNORECASE,
 )
 _NIC = re.compile(
@@ -190,6 +193,10 @@ def _split_part(phrase: str, name: re.Pattern[str]) -> tuple[int | None, str]:
 def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     many, model = _split_part(phrase, _CPU)
     row = catalogue.match_cpu(model)
+    named = _CPU.search(model)
+    if row is None and named:
+        model = model[named.start() :]
+        row = catalogue.match_cpu(model)
     known = offer.sheet.get("cpu")
     name = row.name if row else model
     if known and known["model"] != name:
@@ -201,6 +208,7 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 
 def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     many, model = _split_part(phrase, _GPU)
+    model = f"RTX {model}" if _BARE_RTX.match(model) else model
     row = catalogue.match_gpu(model)
     if row is None and not re.search(r"\d", model):
         return False

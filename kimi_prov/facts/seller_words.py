@@ -84,7 +84,8 @@ _LINK_SPEED = re.compile(
     re.IGNORECASE,
 )
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-_RATE = re.compile(r"\b(edr|hdr|ndr|xdr)", re.IGNORECASE)
+# "NDR200" is half of a port of NDR.
+_RATE = re.compile(r"\b(edr|hdr|ndr|xdr)(\d{3})?", re.IGNORECASE)
 _PORTS = re.compile(r"\b(?:(\d)|(single|dual|two|quad|four))[- ]ports?\b|\b(\d)p\b", re.IGNORECASE)
 _PORTS_BEFORE = re.compile(r"(?<![\w.])(\d{1,2})\s*[x\u00d7*]\s*$", re.IGNORECASE)
 # "8568Y+" is a name: a plus between parts has a blank before it.
@@ -285,7 +286,8 @@ def _parse_nic(text: str) -> Part:
         raise SellerWordsError("no speed")
     inner = _PORTS_BEFORE.search(rest[: speed.start()]) if speed else None
     many *= (count or 1) * (int(inner[1]) if inner else 1)
-    value = float(speed[1]) if speed else float(_RATES[rate[1].lower()]) if rate else 0.0
+    named = int(rate[2] or _RATES[rate[1].lower()]) if rate else 0
+    value = float(speed[1]) if speed else float(named)
     part: Part = {"speed_gbit_s": round_size(value)}
     said = count is not None or inner is not None or ports is not None
     return part | ({"count": many} if said else {})

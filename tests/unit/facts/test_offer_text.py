@@ -258,6 +258,18 @@ def test_an_offer_is_no_target(tmp_path: Path) -> None:
             [{"size_gb": 3840, "count": 2, "kind": "nvme"}],
         ),
         ("1 499 \u20ac/month", "price", {"hourly": "2.0534 \u20ac"}),
+        ("2x NDR200 InfiniBand ConnectX-7", "nics", [{"speed_gbit_s": 200, "count": 2}]),
+        (
+            "Hi, my box: EPYC 7532 (32c), 512GB (8x64GB) DDR4-2933, 4x3090 and a 4TB 990 Pro.",
+            "gpus",
+            [{"model": "RTX 3090", "count": 4}],
+        ),
+        (
+            "Hi, my box: EPYC 7532 (32c), 512GB (8x64GB) DDR4-2933, 4x3090 and a 4TB 990 Pro.",
+            "memory",
+            {"dimms": 8, "dimm_gb": 64, "speed_mt_s": 2933, "type": "DDR4"},
+        ),
+        ("Hi, my box: EPYC 7532 (32c)", "cpu", {"model": "EPYC 7532", "sockets": 1}),
         ("$12 500 per month", "price", {"hourly": "$17.1233"}),
     ],
 )
