@@ -88,8 +88,9 @@ def image(
 ) -> ExitCode:
     """Write the folder that an image for pods is built from, by buildah, podman or docker.
 
-    ENGINE: vllm-cuda, vllm-cpu, or one with its version, as vllm-cuda-0.32.0. The image holds the
-    engine by the catalogue's locks, the programs of its pods, and its bill of materials.
+    ENGINE: vllm-cuda, vllm-cpu, ktransformers-cuda, or one with its version, as vllm-cuda-0.32.0.
+    The image holds the engine by the catalogue's locks, the programs of its pods, and its bill of
+    materials.
     """
     catalogue = loader.load_catalogue()
     row = _find_engine(engine, catalogue)
@@ -126,14 +127,8 @@ def _find_engine(name: str, catalogue: Catalogue) -> Engine:
     rows = {f"{row.name}-{row.variant}-{row.version}": row for row in catalogue.engines}
     rows |= {f"{row.name}-{row.variant}": row for row in reversed(catalogue.engines)}
     engine = rows.get(name)
-    if engine is not None and engine.name != "vllm":
-        raise UserError(
-            f"{name}: a pod has no proxy, and KTransformers speaks no TLS and takes its key on the "
-            "command line, where everybody may read it",
-            fix="serve it on a machine of its own: kimi-prov apply; or name vllm-cuda",
-        )
     if engine is None:
-        names = ", ".join(sorted(key for key, row in rows.items() if row.name == "vllm"))
+        names = ", ".join(sorted(rows))
         raise UserError(
             f"{clean_text.clean_line(name)}: no such engine", fix=f"name one of {names}"
         )
@@ -206,7 +201,11 @@ def _build_values(engine: Engine, python: str, base: str, lock: str) -> dict[str
         "tag": _make_tag(engine, digest),
         "base": base,
         "python": python,
-        "packages": system.list_image_packages(compiles=engine.variant != "cpu"),
+        "packages": system.list_image_packages(
+            compiles=engine.variant != "cpu", proxied=engine.name != "vllm"
+        ),
+        # A toolkit of CUDA's wheels, for an engine that compiles by it.
+        "toolkit": engine.name != "vllm",
         "locks": [engine.lock_name(python)],
         "lock_sha256": digest,
     }

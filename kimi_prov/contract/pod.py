@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 USER_ID = 10001
 # The engine's port, whatever the plan's port is.
 PORT = 8443
+# The port of an engine that has a TLS proxy in front of it, on the loopback.
+ENGINE_PORT = 8001
 # The port at which the head of a group meets its ranks.
 MASTER_PORT = 29500
 
@@ -30,8 +32,12 @@ TLS_CERTIFICATE = "/run/kimi/tls/tls.crt"
 TLS_KEY = "/run/kimi/tls/tls.key"
 HUB_TOKEN = "/run/kimi/hub/token"  # noqa: S105 - a path
 CACHE = "/var/cache/kimi"
+# The containers of a pod: the engine, and the proxy before one that speaks no TLS.
+ENGINE_CONTAINER = "engine"
+PROXY_CONTAINER = "proxy"
 # The pod's own folder: its key, and the state of its probes.
 RUN = "/tmp/kimi"  # noqa: S108 - a volume of the pod
+PROXY_RUN = "/tmp/kimi-proxy"  # noqa: S108 - of the proxy's container
 SHM = "/dev/shm"  # noqa: S108 - shared memory itself
 
 _GIB = 1 << 30
@@ -39,6 +45,24 @@ _GIB = 1 << 30
 # too, and a container has 64 MiB by default.
 _SHM_OF_WORKERS_BYTES = 8 * _GIB
 _SHM_OF_ONE_BYTES = _GIB
+
+
+def is_proxied(plan: MachinePlan) -> bool:
+    """Return whether a TLS proxy stands before the engine: sglang speaks no TLS, vLLM does."""
+    return bool(plan["engine"].get("name", "vllm") != "vllm")
+
+
+def count_shared_bytes(plan: MachinePlan) -> int:
+    """Return the bytes of files that several processes of a host read, for the page cache.
+
+    KTransformers copies the experts into its own memory, once; each GPU's process reads the rest.
+    """
+    gpus = len(plan["instances"][0]["gpus"])
+    if not gpus:
+        return 0
+    if plan.get("hybrid"):
+        return int(plan["memory"]["weights_bytes_per_gpu"] or 0) * gpus
+    return int(plan["weights"]["bytes"]) // int(plan["parallel"].get("hosts", 1))
 
 
 def compute_process_bytes(plan: MachinePlan) -> int:

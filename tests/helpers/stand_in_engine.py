@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAYS = "a stand-in for vLLM: it computes nothing"
-_SERVER = f'''
+SERVER = f'''
 import argparse, asyncio, http.server, importlib, json, os, signal, socket, ssl, threading, time
 
 print("{SAYS}", flush=True)
@@ -171,7 +171,7 @@ def run_headless(_given):
 _FILES = {
     **{f"{name}/__init__.py": "" for name in ("vllm", "vllm/entrypoints")},
     **{f"vllm/entrypoints/{name}/__init__.py": "" for name in ("openai", "cli")},
-    "vllm/entrypoints/openai/api_server.py": _SERVER,
+    "vllm/entrypoints/openai/api_server.py": SERVER,
     "vllm/entrypoints/cli/serve.py": HEADLESS.format(module=_MODULE),
 }
 

@@ -1,9 +1,10 @@
-"""`cluster engine` and `pod engine -m MODULE ARGUMENT...`: vLLM behind a check of API keys.
+"""`cluster engine` and `pod engine -m MODULE ARGUMENT...`: an engine behind a check of API keys.
 
-Without root there is no proxy in front of the engine, and vLLM's own key leaves some paths open. So
-a middleware in its web server checks keys: `/health` is open, `/v1/` needs the API key, `/metrics`
-the monitoring's key if there is one, and all else the key of the job or the pod. The keys are read
-from files that the environment names; a new key is valid at once.
+The engines' own keys leave some paths open, and sglang logs its key. So a middleware in the web
+server of either checks keys, whether it speaks TLS itself or has a TLS proxy before it: `/health`
+is open, `/v1/` needs the API key, `/metrics` the monitoring's key if there is one, and all else the
+key of the job or the pod. The keys are read from files that the environment names; a new key is
+valid at once.
 
 Decides: what runs in a pod (who asks for keys).
 """
@@ -48,6 +49,11 @@ class KeyFile:
         if not path or not self.matches(self._current()):
             raise HostError(f"there is no key in {path or 'no file'}")
 
+    @property
+    def text(self) -> str:
+        """The key."""
+        return self._current().decode()
+
     def matches(self, given: bytes) -> bool:
         """Return whether this is the key; False where there is no key."""
         key = self._current()
@@ -65,7 +71,7 @@ class KeyFile:
 
 
 class ApiGate:
-    """ASGI middleware between vLLM and the clients on the cluster's network."""
+    """ASGI middleware between an engine and the clients on the cluster's network."""
 
     def __init__(self, app: App) -> None:
         self._app = RequestBounds(app)
@@ -96,10 +102,13 @@ GATE = f"{ApiGate.__module__}.{ApiGate.__qualname__}"
 
 
 def main(argv: list[str]) -> int:
-    """Run vLLM as python itself would, in its own python; return when it ends."""
-    if len(argv) < 2 or argv[0] != "-m" or argv[1].partition(".")[0] != "vllm":
-        raise HostError("usage: engine -m vllm.MODULE ARGUMENT...")
+    """Run the engine as python itself would, in its own python; return when it ends."""
+    if len(argv) < 2 or argv[0] != "-m" or argv[1].partition(".")[0] not in ("vllm", "sglang"):
+        raise HostError("usage: engine -m vllm.MODULE|sglang.MODULE ARGUMENT...")
     module, arguments = argv[1], argv[2:]
+    if module.startswith("sglang"):
+        launch.guard_sglang(KeyFile(os.environ.get(JOB_KEY_FILE, "")).text, ApiGate)
+        return launch.start(module, arguments)
     if "--headless" in arguments:
         return launch.main(argv)
     return launch.start(module, [*arguments, "--middleware", GATE])

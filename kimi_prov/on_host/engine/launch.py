@@ -104,8 +104,8 @@ def _report_error(run: Callable[[], object]) -> int:
     return 0
 
 
-def guard_sglang(key: str) -> None:
-    """Make sglang's server require the key at every path, and send it when it warms up.
+def guard_sglang(key: str, guard: type = Gate) -> None:
+    """Make sglang's server require keys by a guard, and send this one when it warms up.
 
     The server is changed while its parser runs: an import before that would come too early.
     """
@@ -122,11 +122,11 @@ def guard_sglang(key: str) -> None:
             found.api_key = Hidden(key)
             # sglang's own middleware leaves paths open that begin with /health or /metrics.
             auth: Any = import_module("sglang.srt.utils.auth")
-            auth.add_api_key_middleware = _add_gate
+            auth.add_api_key_middleware = functools.partial(_add_guard, guard)
         return found
 
     argparse.ArgumentParser.parse_args = parsed  # type: ignore[assignment]
 
 
-def _add_gate(app: Any, **_: object) -> None:  # noqa: ANN401 - an application of FastAPI
-    app.add_middleware(Gate)
+def _add_guard(guard: type, app: Any, **_: object) -> None:  # noqa: ANN401 - a FastAPI application
+    app.add_middleware(guard)

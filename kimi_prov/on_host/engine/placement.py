@@ -7,6 +7,7 @@ nodes are reached. Each function adds to `notes` what differs from the plan.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
 import socket
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _BIND = "VLLM_CPU_OMP_THREADS_BIND"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
+_POOL_NODES, _POOL_THREADS = "--kt-numa-nodes", "--kt-cpuinfer"
+# Cores that kt-kernel's spinning threads leave to others.
+_LEFT = 2
 _SIOCGIFADDR = 0x8915
 
 
@@ -95,6 +99,75 @@ def choose_threads(
         f"planned {planned}: {format_list(used)} are used"
     )
     return {_BIND: format_list(used)}
+
+
+def fit_pools(arguments: list[str], count: int, gpus: int, notes: list[str]) -> list[str]:
+    """Return kt-kernel's arguments with no more threads than there are cores and time for.
+
+    `count`: the processors' time. Its threads spin, so two cores of each pool's, or one for each
+    GPU's process and two more, are left to others, as the planner leaves them.
+    """
+    nodes = _list_flag(arguments, _POOL_NODES)
+    planned = _list_flag(arguments, _POOL_THREADS)
+    if not nodes or not planned:
+        return arguments
+    pools, threads = len(nodes), planned[0]
+    beside = max(_LEFT, -(-(gpus + _LEFT) // pools))
+    seen = [_count_cores(node, list_available_cpus()) for node in nodes]
+    cores = min(filter(None, seen), default=threads)
+    most = min(threads // pools, cores - beside, (count - gpus - _LEFT) // pools)
+    if most >= threads // pools:
+        return arguments
+    fitted = max(1, most) * pools
+    notes.append(
+        f"kt-kernel's threads are {fitted} and not the planned {threads}: the container or job has "
+        f"{cores} cores of a NUMA node and the time of {count} processors; answers come slower"
+    )
+    at = arguments.index(_POOL_THREADS) + 1
+    return [*arguments[:at], str(fitted), *arguments[at + 1 :]]
+
+
+def explain_hidden_pools(arguments: Sequence[str]) -> str:
+    """Return why kt-kernel's pools cannot be where they are planned; empty where they can.
+
+    It looks for each node by its number and goes on without one, with weights that nobody computes
+    (ktransformers#1570). Where binding is refused alone, its threads still touch their own memory.
+    """
+    nodes = _list_flag(arguments, _POOL_NODES)
+    hidden = find_hidden_nodes(nodes)
+    hidden += [n for n in nodes if n not in hidden and not _has_processor(n)]
+    if not hidden:
+        return ""
+    return (
+        f"kt-kernel has a pool on each of the NUMA nodes {format_list(nodes)}, and nodes "
+        f"{format_list(sorted(hidden))} are hidden here; let the kubelet or SLURM give processors "
+        "of all nodes (no single-numa-node, no cpuset.mems of one), or plan for a single node"
+    )
+
+
+def _list_flag(arguments: Sequence[str], flag: str) -> list[int]:
+    """Return the numbers behind a flag; none where it is not there."""
+    if flag not in arguments:
+        return []
+    after = arguments[list(arguments).index(flag) + 1 :]
+    return [int(word) for word in itertools.takewhile(str.isdigit, after)]
+
+
+def _list_node_cpus(node: int) -> list[int]:
+    return parse_list(read_text(f"/sys/devices/system/node/node{node}/cpulist").strip())
+
+
+def _has_processor(node: int) -> bool:
+    """Return whether this process may use a processor of a node; True where nothing is known."""
+    own = _list_node_cpus(node)
+    return not own or bool(set(own) & set(list_available_cpus()))
+
+
+def _count_cores(node: int, allowed: Sequence[int]) -> int:
+    """Count the cores of a node that this process may use; 0 where nothing is known."""
+    usable = set(_list_node_cpus(node)) & set(allowed)
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({read_text(siblings.format(cpu)).strip() or str(cpu) for cpu in usable})
 
 
 def choose_network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ COMMANDS = {
     "fetch": "kimi_prov.on_host.pod.fetch",
     "serve": "kimi_prov.on_host.pod.serve",
     "engine": "kimi_prov.on_host.engine.api_gate",
+    "proxy": "kimi_prov.on_host.pod.proxy",
     "ready": "kimi_prov.on_host.pod.ready",
     "accept": "kimi_prov.on_host.pod.accept",
 }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 _CACHE = re.compile(re.escape(paths.CACHE) + r"(?=/|$)")
+# Variables that list folders.
+_SEARCHED = ("PATH", "LD_LIBRARY_PATH")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 
 
@@ -158,6 +160,10 @@ class Mounts:
             if name not in ("PYTHONPATH", "PYTHONHOME")
         }
         home = self.locate(pod.CACHE)
+        for name in _SEARCHED:
+            # Both count: the plan's folders are the engine's, the container's the driver's.
+            if name in own and name in given:
+                own[name] = given[name] = f"{own[name]}:{given[name]}"
         return {"TRITON_CACHE_DIR": f"{home}/triton", **own, **given} | {
             "HOME": home,
             "PYTHONNOUSERSITE": "1",

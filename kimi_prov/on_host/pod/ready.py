@@ -110,11 +110,11 @@ def send_request(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", state.find_port(mounts), timeout=timeout_s, context=context
+            "127.0.0.1", state.find_engine_port(mounts), timeout=timeout_s, context=context
         )
     else:
         connection = http.client.HTTPConnection(
-            "127.0.0.1", state.find_port(mounts), timeout=timeout_s
+            "127.0.0.1", state.find_engine_port(mounts), timeout=timeout_s
         )
     key = read_text(mounts.run(state.KEY)).strip()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}

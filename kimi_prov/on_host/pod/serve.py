@@ -43,12 +43,14 @@ def main(argv: list[str]) -> int:
     group = mounts.group()
     has = limits.read_limits(mounts.root)
     reasons = [fetch.explain_unverified(mounts), *limits.list_refusals(mounts.plan, has)]
+    reasons.append(placement.explain_hidden_pools(mounts.plan["instances"][0]["argv"]))
     reasons = [reason for reason in reasons if reason]
     if reasons:
         raise HostError("; ".join(reasons))
     mounts.api_key()
     mounts.metrics_key_file()
-    mounts.tls()
+    if not pod.is_proxied(mounts.plan):
+        mounts.tls()
     planned = len(mounts.plan["instances"][0]["gpus"])
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_TIMEOUT_S):
         return EXIT_TRANSIENT
@@ -56,7 +58,7 @@ def main(argv: list[str]) -> int:
     if group:
         _wait_for_name(group.leader)
     line, environment = (
-        build_command(mounts, group, notes),
+        build_command(mounts, group, has, notes),
         build_environment(mounts, group, has, notes),
     )
     for note in notes:
@@ -64,12 +66,15 @@ def main(argv: list[str]) -> int:
     return Server(mounts, group, line, environment).run()
 
 
-def build_command(mounts: Mounts, group: Group | None, notes: list[str]) -> list[str]:
+def build_command(
+    mounts: Mounts, group: Group | None, has: limits.Given, notes: list[str]
+) -> list[str]:
     """Return the engine's command line: the plan's, with key check and the pod's arguments."""
     instance = mounts.plan["instances"][0]
     argv = [mounts.replace_cache(word) for word in instance["argv"]]
     hidden = placement.find_hidden_nodes(instance["numa_nodes"])
     words = placement.remove_hidden_binding(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
+    words = placement.fit_pools(words, int(has.cpus), len(instance["gpus"]), notes)
     line = placement.build_numactl(list(instance["numactl"]), hidden, notes)
     line += [argv[0], "-I", mounts.locate(pod.PROGRAM), "pod", "engine", *words]
     return [*line, *build_pod_arguments(mounts, group)]
@@ -83,6 +88,8 @@ def build_pod_arguments(mounts: Mounts, group: Group | None) -> list[str]:
         argv += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
         if group.index:
             return [*argv, "--headless"]
+    if pod.is_proxied(mounts.plan):
+        return [*argv, "--host", "127.0.0.1", "--port", str(state.find_engine_port(mounts))]
     argv += ["--host", "0.0.0.0", "--port", str(state.find_port(mounts))]  # noqa: S104 - behind the gate
     if pair := mounts.tls():
         argv += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]

@@ -22,9 +22,17 @@ _SEEN = "seen.json"
 
 
 def find_port(mounts: Mounts) -> int:
-    """Return the port on which the engine answers; the environment may set another one."""
+    """Return the port that clients come to; the environment may set another one."""
     text = mounts.environment.get("KIMI_PORT", "")
     return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
+
+
+def find_engine_port(mounts: Mounts) -> int:
+    """Return the port of the engine itself: behind the pod's proxy, where it has one."""
+    if not pod.is_proxied(mounts.plan):
+        return find_port(mounts)
+    text = mounts.environment.get("KIMI_ENGINE_PORT", "")
+    return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.ENGINE_PORT
 
 
 def clear(mounts: Mounts) -> None:

@@ -7,13 +7,22 @@ from kimi_prov.planner.registry.definition import Definition
 DEFINITIONS = (
     Definition(
         "kubernetes.engine",
-        title="{engine} is not served by a pod",
+        title="{engine} is not served by a pod with converted experts",
         severities=("blocker",),
-        source="its server takes the key on the command line alone, logs it, and has no TLS, and "
-        "without root there is no proxy in front of it; kt-kernel binds its memory strictly to "
-        "NUMA nodes by mbind and set_mempolicy, which containerd's seccomp profile keeps for "
-        "CAP_SYS_NICE, and fails where the CPU set of a pod hides a node (ktransformers#1570)",
+        source="a unit of a machine's own converts them, for its processors and pools",
         remedy="setting",
+    ),
+    Definition(
+        "kubernetes.kt_kernel",
+        title="kt-kernel's threads and memory need the node's cores and NUMA nodes",
+        severities=("warning", "info"),
+        source="its threads spin, each bound to a core; it binds memory by set_mempolicy, which "
+        "containerd's seccomp profile keeps for CAP_SYS_NICE, and goes on without "
+        "(kt-kernel/cpu_backend/worker_pool.h); it fails where a node is hidden "
+        "(ktransformers#1570), which the pod refuses before the start",
+        remedy="setting",
+        concerns="deployment",
+        titles={"warning": "kt-kernel gets fewer processors than it was planned with"},
     ),
     Definition(
         "kubernetes.experts",

@@ -222,8 +222,7 @@ def list_gateway_packages(
     return sorted({*_PACKAGES, *more} - {"numactl"})
 
 
-def list_image_packages(*, compiles: bool) -> list[str]:
-    """List the Debian packages of an image: no proxy and no firewall run in a pod."""
-    return ["ca-certificates", *(["g++"] if compiles else []), "numactl", "python3"] + (
-        ["python3-dev"] if compiles else []
-    )
+def list_image_packages(*, compiles: bool, proxied: bool) -> list[str]:
+    """List the Debian packages of an image: no firewall runs in a pod. `proxied`: HAProxy does."""
+    more = (["g++", "python3-dev"] if compiles else []) + (["haproxy"] if proxied else [])
+    return sorted(["ca-certificates", "numactl", "python3", *more])

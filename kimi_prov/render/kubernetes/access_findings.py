@@ -28,19 +28,20 @@ def _find_wrong_access(settings: Settings) -> str | None:
     gateway, page = settings.kubernetes_gateway_class, settings.kubernetes_web_hostname
     if class_ and gateway:
         return "both an Ingress and a Gateway are wished for"
-    if name and not (class_ or gateway):
-        return f"the host name {name}, and no class"
-    if (class_ or gateway) and not name:
+    if (name or page) and not (class_ or gateway):
+        return f"the host name {name or page}, and no class"
+    if (class_ or gateway) and not (name or page):
         return f"the class {class_ or gateway}, and no host name"
-    if page and not (name and settings.web_ui):
-        return f"the host name {page} of the page, without the page or the API's host name"
+    if page and not settings.web_ui:
+        return f"the host name {page} of the page, and no page (kimi_web_ui)"
     return None
 
 
 def _check_names(settings: Settings, findings: Findings) -> None:
     """Report how clients reach the API, and mistakes in the settings for that."""
-    name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
-    gateway = settings.kubernetes_gateway_class
+    class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
+    hosts = [settings.kubernetes_hostname, settings.kubernetes_web_hostname]
+    name = " and https://".join(host for host in hosts if host)
     hint = "set kimi_kubernetes_hostname and one of kimi_kubernetes_ingress_class and "
     hint += "kimi_kubernetes_gateway_class, or none of the three"
     wrong = _find_wrong_access(settings)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
+from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
@@ -77,6 +78,8 @@ def select_findings(
     _check_space(plan, settings, facts, pod, findings)
     _check_nodes(plan, settings, facts, pod, findings)
     _check_storage(plan, settings, findings)
+    if plan["hybrid"]:
+        _check_kt_kernel(plan, settings, pod, findings)
     if plan["parallel"]["hosts"] > 1:
         _check_group(plan, settings, pod, findings)
     access_findings.check_access(plan, settings, findings)
@@ -154,17 +157,14 @@ def _check_engine(
     plan: MachinePlan, settings: Settings, findings: Findings, catalogue: Catalogue
 ) -> None:
     engine, need = plan["engine"], plan["memory"]["host_ram_required_bytes"]
-    if engine["name"] != "vllm":
+    if plan["conversion"] or plan["weights"]["converted"]:
         findings.add(
             "kubernetes.engine",
             names={"engine": "KTransformers"},
-            observed=f"{engine['reason']}; {format_bytes(need)} of memory over "
-            f"{len(plan['instances'][0]['numa_nodes'])} NUMA nodes",
-            required="vLLM, with all weights in the GPUs' memory",
-            fix="take nodes whose GPUs hold the weights, or more of them: "
-            "kimi_hosts_per_model; or provision the machine itself: kimi-prov apply INVENTORY",
+            observed=f"experts converted for {engine['name']}",
+            required="experts in the format of the weights as they are published",
+            fix="remove kimi_kt_method; or provision the machine itself: kimi-prov apply INVENTORY",
         )
-        return
     if engine["locks"] != [engine["lock"]]:
         # The engine needs a plugin of ours, which no image has.
         kt_kernel = plan["experts"] and plan["experts"]["by"] != "vllm"
@@ -332,6 +332,34 @@ def _check_nodes(
     )
 
 
+def _check_kt_kernel(plan: MachinePlan, settings: Settings, pod: Pod, findings: Findings) -> None:
+    """Say what kt-kernel needs of the pod's node: processors, NUMA nodes, system calls."""
+    hybrid = plan["hybrid"]
+    assert hybrid is not None  # noqa: S101 - who calls has looked
+    several, threads = hybrid["pools"] > 1, hybrid["threads"]
+    short = pod.cpus < pods.count_used_cpus(plan, 1)
+    placed = settings.kubernetes_seccomp_profile is not None
+    nodes = f" over NUMA nodes {format_list(hybrid['nodes'])}" if several else ""
+    required = [f"a core for each thread{' of all these nodes' if several else ''}"]
+    if several and not placed:
+        required.append(
+            "a seccomp profile that allows set_mempolicy (kimi_kubernetes_seccomp_profile): "
+            "without it memory lies where a thread first writes, and elsewhere where a node is full"
+        )
+    observed = f"{threads} threads{nodes}, the time of {pod.cpus} processors"
+    if short:
+        observed += ": the pod starts fewer threads and answers more slowly than the plan says"
+    findings.add(
+        "kubernetes.kt_kernel",
+        severity="warning" if short else "info",
+        observed=observed,
+        required="; ".join(required),
+        fix=f"kubectl exec {settings.kubernetes_name}-0 -c engine -- grep _allowed_list "
+        "/proc/1/status  shows its processors and nodes; a CPU manager that is static gives whole "
+        f"processors, of which two are a core: kimi_kubernetes_cpus: {2 * threads} then",
+    )
+
+
 def _check_storage(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
     hosts = plan["parallel"]["hosts"]
     mode = access.choose_mode(settings, hosts)
@@ -411,7 +439,8 @@ def _check_others(plan: MachinePlan, settings: Settings, findings: Findings) -> 
     if settings.kubernetes_monitoring_namespace:
         findings.add(
             "kubernetes.monitoring",
-            observed="not looked at",
+            observed="not looked at"
+            + ("; no rules and no dashboard for sglang's metrics" if plan["hybrid"] else ""),
             required="servicemonitors and prometheusrules of monitoring.coreos.com/v1, and a "
             "Prometheus that selects them",
             fix="kubectl get crd servicemonitors.monitoring.coreos.com; kubectl get prometheus -A "

@@ -99,7 +99,8 @@ def _list_resources(plan: MachinePlan, settings: Settings) -> list[str]:
     elif settings.kubernetes_gateway_class:
         names.append("gateway.yaml")
     if settings.kubernetes_monitoring_namespace:
-        names += _MONITORING
+        # The rules and the dashboard read vLLM's metrics.
+        names += _MONITORING[:1] if contract.is_proxied(plan) else _MONITORING
     if plan["web"]:
         names.append("web.yaml")
     if settings.kubernetes_stop_schedule or settings.kubernetes_start_schedule:
@@ -179,6 +180,7 @@ def _make_values(
         "hosts": hosts,
         "pod": pod,
         "port": contract.PORT,
+        "proxied": contract.is_proxied(plan),
         "user": contract.USER_ID,
         "weights_bytes": plan["weights"]["bytes"],
         "volume_gib": pods.count_volume_gib(plan),

@@ -27,6 +27,10 @@ _SHM_PER_GPU = 2 * _GIB
 # Share of a node's processors and memory for its system and the pods of every node: kubelet, the
 # device plugin, the network, the collector of logs.
 _SYSTEM_CPUS = 4
+# kt-kernel's threads leave so many cores to the server and its scheduler.
+_BESIDE_THREADS = 2
+# Threads by which vLLM's server reads images and text of requests.
+_READING_THREADS = 8
 _SYSTEM_SHARE = 16
 # The volume holds the files and the temporary files of a download.
 _VOLUME_SPARE = 1.05
@@ -74,15 +78,17 @@ def size_pod(plan: MachinePlan, settings: Settings, facts: Facts) -> Pod:
     needed = _round_up(pod.compute_process_bytes(plan) + shm)
     beside_cpus, beside_memory = count_fetch_share(plan, settings, facts)
     room = _count_node_memory(plan) - beside_memory - needed
-    files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
-    page_cache = max(0, min(files, room)) // _GIB * _GIB
+    total = len(facts["gpus"])
+    # Who takes some of a node's GPUs leaves the others as much for each of theirs.
+    room = room * gpus // total if gpus and total else room
+    page_cache = max(0, min(pod.count_shared_bytes(plan), room)) // _GIB * _GIB
     memory = needed + page_cache
     if settings.kubernetes_memory_gib != "auto":
         memory = settings.kubernetes_memory_gib * _GIB
         page_cache = max(0, memory - needed)
     return Pod(
         gpus=gpus,
-        cpus=_count_cpus(settings, facts, gpus, beside_cpus),
+        cpus=_count_cpus(plan, settings, facts, beside_cpus),
         memory=memory,
         needed=needed,
         page_cache=page_cache,
@@ -103,21 +109,37 @@ def _count_node_memory(plan: MachinePlan) -> int:
     return available - available // _SYSTEM_SHARE
 
 
-def _count_cpus(settings: Settings, facts: Facts, gpus: int, beside_cpus: int) -> int:
-    """Return whole processors: the GPUs' share, in whole cores, so that no core is shared.
+def _count_cpus(plan: MachinePlan, settings: Settings, facts: Facts, beside_cpus: int) -> int:
+    """Return whole processors: what the engine uses, in whole cores, so that no core is shared.
 
-    `beside_cpus` are left to a pod that must run on the same node.
-    The CPU manager gives processors of its own to a pod that asks for whole ones.
+    At most the share of the node that belongs to the GPUs. `beside_cpus` are left to a pod that
+    must run on the same node. The CPU manager gives whole processors to a pod that asks for them.
     """
     if settings.kubernetes_cpus != "auto":
         return settings.kubernetes_cpus
+    gpus, total = len(plan["instances"][0]["gpus"]), len(facts["gpus"])
     threads, per_core = count_threads(facts), _count_cpus_per_core(facts)
-    total = len(facts["gpus"])
     # A small node, as in a trial, keeps at least one processor for its system.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
     free = threads - kept - beside_cpus
-    share = free * gpus // total if gpus and total else free
-    return max(1, share // per_core * per_core)
+    used = count_used_cpus(plan, per_core) or free
+    if gpus and total and not plan["hybrid"]:
+        free = free * gpus // total
+    return max(1, min(free, -(-used // per_core) * per_core) // per_core * per_core)
+
+
+def count_used_cpus(plan: MachinePlan, per_core: int) -> int:
+    """Count the processors that an engine on GPUs keeps busy; 0 for one that takes what there is.
+
+    kt-kernel's threads spin, each on a core of its own, where another thread of that core is free.
+    vLLM has a process for each GPU, which waits for it without sleeping, and one that schedules:
+    each gets a core. A last one reads requests, by eight threads (vLLM's
+    docs/configuration/optimization.md, VLLM_MEDIA_LOADING_THREAD_COUNT).
+    """
+    gpus = len(plan["instances"][0]["gpus"])
+    if plan["hybrid"]:
+        return int(plan["hybrid"]["threads"]) + gpus + _BESIDE_THREADS
+    return (gpus + 1) * per_core + _READING_THREADS if gpus else 0
 
 
 def count_threads(facts: Facts) -> int:
@@ -189,7 +211,7 @@ def adapt_to_image(plan: MachinePlan, settings: Settings) -> MachinePlan:
         **instance,
         "argv": argv,
         "env": environment,
-        "port": pod.PORT,
+        "port": pod.ENGINE_PORT if pod.is_proxied(plan) else pod.PORT,
         "numactl": instance["numactl"] if placed else [],
     }
     return {**plan, "engine": engine, "instances": [changed]}

