@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from kimi_prov.on_host.engine.metrics import sum_counts
 
-_WORK = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-_TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_WORK = (
+    ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+)
+_TOKENS = tuple(
+    f"{engine}:{kind}_tokens_total"
+    for engine in ("vllm", "sglang")
+    for kind in ("generation", "prompt")
+)
 
 
 @dataclass(frozen=True)
@@ -19,12 +26,13 @@ class Activity:
 
 
 def read(metrics: str) -> Activity | None:
-    """Parse vLLM's metrics, of all its engines together; None where they are missing."""
+    """Parse the metrics of vLLM or sglang, of all engines together; None where they are missing."""
     found = sum_counts(metrics)
-    if not set(_WORK) <= found.keys() or not found.keys() & set(_TOKENS):
+    work = [names for names in _WORK if set(names) <= found.keys()]
+    if not work or not found.keys() & set(_TOKENS):
         return None
     return Activity(
-        sum(found[name] for name in _WORK), sum(found.get(name, 0.0) for name in _TOKENS)
+        sum(found[name] for name in work[0]), sum(found.get(name, 0.0) for name in _TOKENS)
     )
 
 

@@ -53,6 +53,10 @@ def main(argv: list[str]) -> int:
     notes: list[str] = []
     hidden = placement.find_hidden_nodes(site.plan["instances"][0]["numa_nodes"])
     arguments = placement.remove_hidden_binding(arguments, hidden, notes, _WHOLE_NODE)
+    if reason := placement.explain_hidden_pools(arguments):
+        raise HostError(reason, _WHOLE_NODE)
+    gpus = len(site.plan["instances"][0]["gpus"])
+    arguments = placement.fit_pools(arguments, len(os.sched_getaffinity(0)), gpus, notes)
     arguments += build_run_arguments(settings, number, options.run)
     environment = build_environment(site, settings, number, options.run, notes)
     line = placement.build_numactl(os.environ.get("KIMI_NUMACTL", "").split(), hidden, notes)
@@ -75,6 +79,9 @@ def build_run_arguments(settings: Mapping[str, object], number: int, folder: str
         found += ["--master-port", str(settings["master_port"])]
     if number:
         return [*found, "--headless"]
+    if "engine_port" in settings:
+        # HAProxy of the job's first process speaks TLS.
+        return [*found, "--host", "127.0.0.1", "--port", str(settings["engine_port"])]
     found += ["--host", "0.0.0.0", "--port", str(settings["port"])]  # noqa: S104 - behind the gate
     certificate, key = os.path.join(folder, "tls.crt"), os.path.join(folder, "tls.key")
     return [*found, "--ssl-certfile", certificate, "--ssl-keyfile", key]

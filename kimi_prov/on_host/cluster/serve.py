@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kimi_prov.contract import pod
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.cluster import rank, slurm, weights
 from kimi_prov.on_host.cluster.activity import Activity, Idle, read
 from kimi_prov.on_host.cluster.endpoint import Published
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.endpoint import api_client, tls
+from kimi_prov.on_host.endpoint import api_client, tls, tls_proxy
 from kimi_prov.on_host.engine import output
 from kimi_prov.on_host.system.files import read_json, write_atomic, write_json
 
@@ -39,6 +40,10 @@ _ASK_S = 20.0
 _PROBE_AFTER_S = 300.0
 _PROBE_S = 180.0
 _KILL_AFTER_S = 30.0
+# Ports of engines behind a proxy, above those that clients come to.
+_ENGINE_PORTS = 2000
+# Seconds for what HAProxy still sends after the engine's end.
+_PROXY_DRAIN_S = 10
 _HTTP_OK = 200
 _LONGER = f"--time in {_SCRIPT} is too short"
 
@@ -68,6 +73,11 @@ def main(argv: list[str]) -> int:
     master = find_free_port(site.number("KIMI_MASTER_PORT", 29500), job.number)
     certificate = _make_secrets(job, folder)
     settings = {"nodes": job.nodes, "port": port, "master_port": master}
+    engine_port = 0
+    if pod.is_proxied(site.plan):
+        first = site.number("KIMI_PORT", 8000) + _ENGINE_PORTS
+        engine_port = find_free_port(first, job.number)
+        settings["engine_port"] = engine_port
     write_json(os.path.join(folder, rank.SETTINGS), {**settings, "master_address": job.nodes[0]})
     shown = Published(
         site, job.number, job.nodes, port, certificate, slurm.find_end(job.number, os.environ)
@@ -76,10 +86,22 @@ def main(argv: list[str]) -> int:
     line += ["--mem-bind=none", os.environ.get("KIMI_PYTHON", "python3"), "-I", site.program]
     line += ["cluster", "rank", "--run", folder, "--module", options.module, "--"]
     line += [word for word in options.arguments if word != "--"]
+    proxy = None
     try:
-        return Server(site, shown, folder, line, site.decimal("KIMI_STEP_S", 5)).run()
+        if engine_port:
+            proxy = _start_proxy(site, folder, port, engine_port)
+        server = Server(site, shown, folder, line, site.decimal("KIMI_STEP_S", 5), proxy=proxy)
+        return server.run()
     finally:
+        if proxy:
+            proxy.stop(_PROXY_DRAIN_S)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_proxy(site: Site, folder: str, port: int, engine_port: int) -> tls_proxy.TlsProxy:
+    """Start HAProxy, with the job's certificate, before an engine that speaks no TLS."""
+    way = tls_proxy.Way(port, engine_port, os.path.join(folder, "tls.crt"), _PROXY_DRAIN_S)
+    return tls_proxy.TlsProxy(way, folder, site.environment.get("KIMI_HAPROXY", ""))
 
 
 def ensure_key(site: Site) -> None:
@@ -140,6 +162,7 @@ def _find_address(node: str) -> str | None:
         return None
 
 
+_WITHOUT_PROXY = "HAProxy ended, and nothing else speaks TLS before the engine"
 # Printed before each further start.
 _AGAIN = "the engine is started again"
 
@@ -154,6 +177,7 @@ class Server:
     line: list[str]
     step_s: float
     signals: list[int] = field(default_factory=list)
+    proxy: tls_proxy.TlsProxy | None = None
 
     def run(self) -> int:
         """Start, watch and end the engine; return the exit status of the job."""
@@ -204,10 +228,13 @@ class Server:
             if refused != said:
                 print(f"not ready yet: {refused}", flush=True)
                 said = refused
-            if time.monotonic() - began > limit:
+            late = time.monotonic() - began > limit
+            if late or self._has_lost_proxy():
                 self._end(step, handover=False)
                 return self._failed(
                     f"the model did not answer within {limit} s (KIMI_START_S in cluster.env)"
+                    if late
+                    else _WITHOUT_PROXY
                 )
             self._pause(step)
         self.shown.notes = self._notes()
@@ -234,6 +261,9 @@ class Server:
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 self._print_cause()
                 return None
+            if self._has_lost_proxy():
+                self._stop(step, _KILL_AFTER_S)
+                return self._failed(_WITHOUT_PROXY)
             if idle.note_activity(self._activity(), time.monotonic()):
                 print(f"no request for {minutes:g} minutes: the job ends", flush=True)
                 return self._end(step, handover=False)
@@ -259,6 +289,9 @@ class Server:
         self._stop(step, max(_KILL_AFTER_S, self.site.number("KIMI_SIGNAL_S", 300) - 30.0))
         self.shown.write("ended")
         return 0
+
+    def _has_lost_proxy(self) -> bool:
+        return self.proxy is not None and self.proxy.poll() is not None
 
     def _give_way(self) -> int:
         """Wait for the end of a job that is preempted.

@@ -7,11 +7,28 @@ from kimi_prov.planner.registry.definition import Definition
 DEFINITIONS = (
     Definition(
         "slurm.engine",
-        title="{engine} is not served by a job: it cannot do TLS and keys itself",
+        title="{engine} is not served by a job with converted experts",
         severities=("blocker",),
-        source="without root there is no proxy in front of the engine; vLLM has --ssl-certfile and "
-        "a middleware that asks for the key",
+        source="a unit of a machine's own converts them, for its processors and pools",
         remedy="setting",
+    ),
+    Definition(
+        "slurm.proxy",
+        title="The job needs HAProxy: the engine speaks no TLS",
+        severities=("info",),
+        source="HAProxy is a process of the job, before an engine on the loopback; the engine's "
+        "gate asks for the key",
+        remedy="software",
+        concerns="deployment",
+    ),
+    Definition(
+        "slurm.kt_kernel",
+        title="kt-kernel's threads and memory need the node's cores and NUMA nodes",
+        severities=("info",),
+        source="its threads spin, each bound to a core, and it fails where a node is hidden "
+        "(ktransformers#1570)",
+        remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "slurm.engine_lock",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import pod
+from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
@@ -106,13 +108,13 @@ def _describe_python(plan: MachinePlan, settings: Settings, findings: Findings) 
 
 def _check_engine(plan: MachinePlan, findings: Findings) -> None:
     engine = plan["engine"]
-    if engine["name"] != "vllm":
+    if plan["conversion"] or plan["weights"]["converted"]:
         findings.add(
             "slurm.engine",
             names={"engine": "KTransformers"},
-            observed=engine["reason"],
-            required="vLLM, with all weights in the GPUs' memory",
-            fix="take nodes whose GPUs hold the weights, or more of them: kimi_hosts_per_model",
+            observed=f"experts converted for {engine['name']}",
+            required="experts in the format of the weights as they are published",
+            fix="remove kimi_kt_method",
         )
     elif not engine["provisioned"]:
         findings.add(
@@ -120,6 +122,24 @@ def _check_engine(plan: MachinePlan, findings: Findings) -> None:
             observed=f"{describe_engine(engine)} for Python {engine['python_version']}",
             required="a lock file of the catalogue",
             fix=f"add {engine['lock']} to the locks of a catalogue of your own",
+        )
+    if pod.is_proxied(plan):
+        findings.add(
+            "slurm.proxy",
+            observed="not looked at",
+            required="HAProxy 2.4 or newer on the compute nodes: as a package, a module "
+            "(kimi_slurm_modules) or a program of your own",
+            fix="srun haproxy -v  shows it; KIMI_HAPROXY in cluster.env names another path",
+        )
+    if plan["hybrid"]:
+        hybrid = plan["hybrid"]
+        nodes = format_list(hybrid["nodes"])
+        findings.add(
+            "slurm.kt_kernel",
+            observed=f"{hybrid['threads']} threads, pools on NUMA nodes {nodes}",
+            required="a core for each thread, and all of these nodes in the job's control group",
+            fix="with fewer cores the job starts fewer threads and says so; it refuses to start "
+            "where a node is hidden: ask for the whole node then (--exclusive)",
         )
     if len(plan["instances"]) > 1:
         findings.add(

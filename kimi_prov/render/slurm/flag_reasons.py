@@ -44,8 +44,24 @@ _FLAGS = {
     "speculative-config": "a draft guesses tokens that the model verifies",
     "distributed-executor-backend": "vLLM's own way over nodes, without Ray",
     "shutdown-timeout": "seconds that answers may take to end after SIGTERM",
+    "kt-weight-path": "the experts, which kt-kernel copies into memory of its own",
+    "kt-method": "how kt-kernel computes them: in the format of the files",
+    "kt-cpuinfer": "threads that compute experts, each on a core; fewer where the job has fewer",
+    "kt-threadpool-count": "a pool of threads and memory on each NUMA node",
+    "kt-numa-nodes": "the NUMA nodes of the pools",
+    "kt-num-gpu-experts": "experts of each layer that the GPUs' memory holds too",
+    "mem-fraction-static": "share of a GPU for weights and cache",
+    "context-length": "tokens of one conversation",
+    "max-total-tokens": "tokens that the cache holds in all",
+    "max-running-requests": "requests at once: kimi_concurrency",
+    "chunked-prefill-size": "tokens of one step: more of them let answers wait for prompts",
+    "disable-shared-experts-fusion": "experts of kt-kernel and of the GPU are apart",
+    "watchdog-timeout": "seconds of a step: a long prompt on few cores takes minutes",
+    "enable-metrics": "what the job reads to see whether somebody asks",
     "dtype": "the format of the weights that are not quantised",
 }
+# Variables that list folders: the job's modules have theirs in them.
+_SEARCHED = ("PATH", "LD_LIBRARY_PATH")
 _ENVIRONMENT = {
     "DO_NOT_TRACK": "nothing is reported to anybody",
     "VLLM_NO_USAGE_STATS": "nothing is reported to anybody",
@@ -62,6 +78,10 @@ _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "GiB of the cache: by itself the engine takes most of the memory",
     "VLLM_CPU_OMP_THREADS_BIND": "processors as planned; the job takes its own where they differ",
     "TORCHDYNAMO_DISABLE": "nothing is compiled",
+    "PATH": "the engine's own programs come first: it compiles by ninja and nvcc",
+    "LD_LIBRARY_PATH": "the libraries of that compiler come first",
+    "SGLANG_APPLY_CONFIG_BACKUP": "the model's own configuration, not that of another model",
+    "SGL_KERNEL_KT_CACHE_DIR": "kernels for GPUs, put together at the first start",
     "CUDA_HOME": "a compiler, assembled from wheels",
 }
 _REQUESTED = "from kimi_engine_args"
@@ -109,10 +129,21 @@ def explain_arguments(plan: MachinePlan, requested: Iterable[str]) -> list[Line]
 def explain_environment(plan: MachinePlan) -> list[Line]:
     """Give the engine's environment, without what the job finds out when it runs."""
     return [
-        Line(f"export {name}={quote_word(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
+        Line(
+            f"export {name}={_quote_value(name, value)}",
+            _ENVIRONMENT.get(name, "chosen by the plan"),
+        )
         for name, value in plan["instances"][0]["env"].items()
         if name not in planned.ENVIRONMENT_OF_THE_RUN
     ]
+
+
+def _quote_value(name: str, value: str) -> str:
+    """Return a variable's value in bash; where it lists folders, the job's own stay behind ours."""
+    if name not in _SEARCHED:
+        return quote_word(value)
+    own = [part for part in value.split(":") if part.startswith(f"{paths.ROOT}/")]
+    return f"{quote_word(':'.join(own))}${{{name}:+:${name}}}"
 
 
 def _explain_figures(plan: MachinePlan) -> dict[str, str]:

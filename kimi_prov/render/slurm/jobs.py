@@ -121,9 +121,10 @@ def _make_values(name: str, plan: MachinePlan, settings: Settings, facts: Facts)
         "hosts": hosts,
         "gpus": gpus,
         "gres": _format_gres(settings, gpus),
-        "cpus": _count_cores(facts, gpus),
+        "cpus": _count_cores(plan, facts, gpus),
+        "proxied": pod.is_proxied(plan),
         "cores": facts["cpu"]["cores"],
-        "memory_gib": _count_memory_gib(plan, hosts),
+        "memory_gib": _count_memory_gib(plan),
         "process_gib": math.ceil(pod.compute_process_bytes(plan) / _GIB),
         "weights_time": _format_hours(plan["weights"]["bytes"]),
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
@@ -170,17 +171,21 @@ def _format_gres(settings: Settings, gpus: int) -> str | None:
     return f"gpu:{gpus}" if gpus else None
 
 
-def _count_cores(facts: Facts, gpus: int) -> int:
-    """Return the cores of a task: the node's, or the share of the GPUs that the engine uses."""
+def _count_cores(plan: MachinePlan, facts: Facts, gpus: int) -> int:
+    """Return the cores of a task: the node's, or the share of the GPUs that the engine uses.
+
+    kt-kernel's threads have a core each, and the node's other cores are the server's.
+    """
     cores, total = facts["cpu"]["cores"] or 1, len(facts["gpus"])
+    if plan["hybrid"]:
+        return cores
     return max(1, cores * gpus // total) if gpus and total else cores
 
 
-def _count_memory_gib(plan: MachinePlan, hosts: int) -> int:
+def _count_memory_gib(plan: MachinePlan) -> int:
     """Return a job's GiB of a node: the processes, and the page cache of weights on GPUs."""
     needed: int = pod.compute_process_bytes(plan)
-    if plan["instances"][0]["gpus"]:
-        needed += int(plan["weights"]["bytes"]) // hosts
+    needed += pod.count_shared_bytes(plan)
     # SLURM offers less than the node has: it leaves out the system's part.
     most = int(plan["memory"]["host_ram_available_bytes"]) * 9 // 10
     return max(1, math.ceil(min(needed, most) / _GIB))

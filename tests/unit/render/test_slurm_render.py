@@ -211,14 +211,34 @@ def test_a_job_without_a_limit_takes_any_signal(tmp_path: Path) -> None:
 
 
 def test_a_blocker_writes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two cards and the experts in memory: KTransformers' own server has no TLS."""
+    """Experts that a machine's own unit would have to convert."""
     sheet = SPECS / "quote-epyc-9755-rtx-pro-6000.yml"
-    words = ["render", "slurm", str(sheet), "--root", "/p", "--output", str(tmp_path / "out")]
-    assert run(*words) == 3
+    file = tmp_path / "vars.yml"
+    file.write_text("kimi_kt_method: AMXINT8\n")
+    words = ["render", "slurm", str(sheet), "--vars", str(file), "--root", "/p"]
+    assert run(*words, "--output", str(tmp_path / "out")) == 3
     told = capfd.readouterr().err
     assert "slurm.engine" in told
     assert "nothing was written" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_ktransformers_has_its_proxy_and_the_node(tmp_path: Path) -> None:
+    sheet = SPECS / "reference-000.yml"
+    words = ["render", "slurm", str(sheet), "--root", "/p", "--output", str(tmp_path / "out")]
+    assert run(*words) == 0
+    serve = (tmp_path / "out" / "jobs" / "serve.sbatch").read_text()
+    assert "--module sglang.launch_server" in serve
+    # The whole node's cores, and no memory for files that are copied: experts and what GPUs read.
+    assert "#SBATCH --cpus-per-task=192" in serve
+    memory = int(re.search(r"#SBATCH --mem=(\d+)G", serve)[1])  # type: ignore[index]
+    assert 608 + 126 <= memory < 608 + 554
+    assert "chosen by the plan" not in serve
+    # The job's own folders stay behind the engine's.
+    assert "${PATH:+:$PATH}" in serve
+    assert "KIMI_HAPROXY" in (tmp_path / "out" / "cluster.env").read_text()
+    rows = json.loads((tmp_path / "out" / "plan.json").read_text())["findings"]
+    assert {"slurm.proxy", "slurm.kt_kernel"} <= {row["id"] for row in rows}
 
 
 def test_the_distribution_of_the_nodes_is_no_blocker(
