@@ -111,6 +111,7 @@ CUT = Shape(
     bias=1.4,
     projection=0x3C,
     scale_step=2.0**-12,
+    yarn=True,
 )
 # The same layers with two of the 27 layers of Kimi K2.5's vision tower, and its projector. The
 # largest image after its processor has 4225 tokens, with which an engine measures its memory.

@@ -60,9 +60,7 @@ def make_shape(full: bool, layers: int, experts: int) -> Shape:
     """Layers of Kimi's dimensions, or small ones."""
     from kimi_prov.lab import model_shapes  # noqa: PLC0415 - a worker needs none
 
-    kimi = replace(
-        model_shapes.CUT, yarn=True, layers=layers, experts=experts, context=max(PROMPTS) + 64
-    )
+    kimi = replace(model_shapes.CUT, layers=layers, experts=experts, context=max(PROMPTS) + 64)
     if full:
         return kimi
     return replace(

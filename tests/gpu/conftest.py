@@ -18,6 +18,7 @@ import engine_unit as unit
 import full_size
 import gpu_report
 import pytest
+import steps_bench
 import yaml
 from groups import make_group
 from machines import Host, make_lab
@@ -246,6 +247,8 @@ def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     asked = requested("KIMI_PROV_GPU_PROCESSOR_SETTINGS")
     inventory = tmp_path_factory.mktemp("processor") / "inv"
     settings = _lab_settings(asked)
+    steps = steps_bench.gather_files(tmp_path_factory.mktemp("steps") / "files")
+    settings["lab_files"] = [*settings["lab_files"], steps]
     for host in _up(make_lab(inventory, "10.93.86", nodes=["cpu1"], settings=settings, **asked)):
         # A container sees the PCI devices of its machine: a driver would be planned for them.
         host.ssh("mount -t tmpfs -o ro none /sys/bus/pci/devices")

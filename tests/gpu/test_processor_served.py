@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import engine_unit as unit
 import pytest
+import steps_bench
 from gpu_report import processor
 from machines import kimi_prov
 
@@ -106,6 +107,28 @@ def test_dense_weights_in_int8_are_served_by_apply(
     assert ("amx" in said[-1].lower()) == bool(processor()["amx"])
     unit.verified(served)
     report.figure(dense_bench=unit.benched(served))
+
+
+def test_decode_steps_are_one_call_of_the_own_kernel(served: Host) -> None:
+    """With dense weights in int8 all layers of a decode step are one call of the own kernel."""
+    log = unit.said(served, 3000)
+    said = re.findall(r"decode steps: (.*)", log)
+    assert said, log[-2000:]
+    assert said[-1].endswith("in one call of the own kernel, for up to 64 requests"), said[-1]
+
+
+def test_whole_steps_beside_memory_and_other_engines(
+    served: Host, clock: Clock, report: Report
+) -> None:
+    """Whole steps and prompts beside what the memory streams, vLLM's own layers and llama.cpp."""
+    served.ssh(f"systemctl stop {unit.UNIT}", timeout=300)
+    ways = "own,layers,bf16,llama"
+    steps = steps_bench.measure(served, ways, max(60.0, min(480.0, clock.left_s - 60)))
+    report.figure(whole_steps=steps)
+    unit.restart(served, clock.a_start_s)
+    medians = [row for row in steps["rows"] if row["what"] == "medians"]
+    assert medians, steps
+    assert medians[0]["medians"]["own"][0] < medians[0]["medians"]["layers"][0]
 
 
 def test_vllm_s_own_experts_are_served_by_apply(served: Host, clock: Clock, report: Report) -> None:

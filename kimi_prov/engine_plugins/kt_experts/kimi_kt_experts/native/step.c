@@ -6,12 +6,17 @@
 
 /* Sixteen numbers; the compiler makes one register of them, or two. */
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t bits __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint32_t bits __attribute__((vector_size(64), aligned(4), may_alias, unused));
+typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias, unused));
 enum { LANES = 16 };
 
 #define LOAD(at) (*(const vec *)(at))
+#ifdef __AVX512F__ /* of which the compiler makes two halves and joins them */
+#define WIDEN(at) \
+    ((vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(at))), 16))
+#else
 #define WIDEN(at) ((vec)(__builtin_convertvector(*(const halves *)(at), bits) << 16))
+#endif
 
 INLINE float rounded(float value) { return bf16(to_bf16(value)); }
 
@@ -95,6 +100,13 @@ static void latent(const struct step *step, const struct layer *layer, struct wo
     rotate(step, token, x + step->q_rank + step->kv_rank, row + step->kv_rank);
 }
 
+/* Sixteens of columns that are summed at once: as many registers as there are. */
+#ifdef __AVX512F__
+enum { COLUMNS = 16 };
+#else
+enum { COLUMNS = 4 };
+#endif
+
 /* A head's query in the cache's terms. */
 static void absorb(const struct step *step, const struct layer *layer, struct work *work, int token, int head) {
     const int rank = step->kv_rank, size = step->nope + step->rope;
@@ -103,13 +115,16 @@ static void absorb(const struct step *step, const struct layer *layer, struct wo
     float *out = work->absorbed + ((int64_t)token * step->heads + head) * (rank + step->rope);
     uint16_t turned[step->rope];
     for (int at = 0; at < rank;) {
-        vec sum[8] = {{0}};
-        const int count = (rank - at) / LANES < 8 ? (rank - at) / LANES : 8;
-        if (count == 8)
+        vec sum[COLUMNS] = {{0}};
+        const int count = (rank - at) / LANES < COLUMNS ? (rank - at) / LANES : COLUMNS;
+        if (count == COLUMNS)
             for (int p = 0; p < step->nope; p++) {
                 const float by = bf16(q[p]);
-                for (int i = 0; i < 8; i++)
-                    sum[i] += by * WIDEN(w + (int64_t)p * rank + at + i * LANES);
+                const uint16_t *row = w + (int64_t)p * rank + at;
+                for (int i = 0; i < COLUMNS; i += 2)
+                    __builtin_prefetch(row + 8 * rank + i * LANES);
+                for (int i = 0; i < COLUMNS; i++)
+                    sum[i] += by * WIDEN(row + i * LANES);
             }
         else
             for (int p = 0; p < step->nope; p++) {
@@ -207,8 +222,11 @@ static void value(const struct step *step, const struct layer *layer, struct wor
     }
     for (int i = 0; i < rank; i++)
         sums[i] = rounded(sums[i] / total);
-    for (int v = 0; v < step->value; v++)
+    for (int v = 0; v < step->value; v++) {
+        for (int i = 0; i < rank; i += 2 * LANES)
+            __builtin_prefetch(w + (int64_t)(v + 8) * rank + i);
         out[v] = to_bf16(times_row(w + (int64_t)v * rank, sums, rank));
+    }
 }
 
 /* The router's products for some experts and all tokens. */
