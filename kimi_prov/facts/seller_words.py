@@ -89,9 +89,9 @@ _RATE = re.compile(r"\b(edr|hdr|ndr|xdr)(\d{3})?", re.IGNORECASE)
 _PORTS = re.compile(r"\b(?:(\d)|(single|dual|two|quad|four))[- ]ports?\b|\b(\d)p\b", re.IGNORECASE)
 _PORTS_BEFORE = re.compile(r"(?<![\w.])(\d{1,2})\s*[x\u00d7*]\s*$", re.IGNORECASE)
 # "8568Y+" is a name: a plus between parts has a blank before it.
-# "3,84 TB" is a number.
+# A comma between digits is part of a number.
 _SEPARATOR = re.compile(
-    r"(?:\s*(?:,(?!\d{3}|\d{1,2} ?[tg]i?b\b)|[;&])|\s\+|\s(?:and|plus)\b)\s*(?=\S)", re.IGNORECASE
+    r"(?:\s*(?:(?<!\d),|,(?!\d)|[;&])|\s\+|\s(?:and|plus)\b)\s*(?=\S)", re.IGNORECASE
 )
 
 _SYSTEMS = {
