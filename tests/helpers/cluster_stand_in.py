@@ -158,12 +158,16 @@ class Cluster:
         for path in (self.folder / "jobs", self.folder / "locks", self.there, self.programs):
             path.mkdir(parents=True)
         build_zipapp(self.folder / "kimi-cluster.pyz")
-        (self.folder / "plan.json").write_text(json.dumps(self.plan))
+        self.write_plan()
         self.jobs()
         for name, text in _PROGRAMS.items():
             program = self.programs / name
             program.write_text(f"#!{sys.executable}{text}")
             program.chmod(0o755)
+
+    def write_plan(self) -> None:
+        """Write the plan as it is now."""
+        (self.folder / "plan.json").write_text(json.dumps(self.plan))
 
     def jobs(self, *numbers: str) -> None:
         """Say which jobs SLURM knows; they run."""

@@ -192,10 +192,12 @@ class Pod:
     hosts: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
+    # Which container, where the pod has several: they share its network.
+    named: str | None = None
 
     @property
     def container(self) -> dict[str, Any]:
-        (found,) = self.spec["containers"]
+        (found,) = [row for row in self.spec["containers"] if self.named in (None, row["name"])]
         return dict(found)
 
     @property

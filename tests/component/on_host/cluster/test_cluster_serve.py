@@ -54,7 +54,7 @@ def plan(hosts: int = 1) -> dict[str, Any]:
             "converted": None,
         },
         "installation": {"hub_client": None, "metadata": None, "cuda_home": None},
-        "instances": [{"numa_nodes": [0], "argv": []}],
+        "instances": [{"numa_nodes": [0], "argv": [], "gpus": []}],
         "parallel": {"hosts": hosts},
         "proxy": {"port": 8000, "request_body_max_bytes": 1 << 20},
     }
