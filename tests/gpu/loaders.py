@@ -76,9 +76,10 @@ class Row:
 class Results:
     """Prints each row at once, and keeps all in a file."""
 
-    def __init__(self, folder: Path, minutes: float) -> None:
+    def __init__(self, folder: Path, minutes: float, only: list[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.only = only
         self.rows: list[Row] = []
         self._end = time.monotonic() + 60 * minutes
 
@@ -100,6 +101,8 @@ class Results:
 
     def measure(self, loader: str, source: str, needs_s: float, run: Callable[[], Row]) -> None:
         """Run one measurement, where time is left for it; what fails is a row that says why."""
+        if self.only and not loader.startswith(tuple(self.only)):
+            return
         if self.left_s < needs_s:
             self.add(Row(loader, source, note=f"not begun: {self.left_s:.0f} s are left"))
             return
@@ -504,8 +507,11 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of an environment with vLLM")
     parser.add_argument("--flags", default="--max-model-len 4096 --trust-remote-code")
     parser.add_argument("--no-pieces", action="store_true", help="engines alone")
+    parser.add_argument(
+        "--only", action="append", metavar="LOADER", help="those that begin so; repeatable"
+    )
     options = parser.parse_args()
-    results = Results(options.output, options.minutes)
+    results = Results(options.output, options.minutes, options.only)
     if not options.no_pieces:
         run_pieces(results, options.gb, options.disk, options.ram)
     if options.model is not None:
