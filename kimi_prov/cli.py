@@ -74,6 +74,7 @@ SECTIONS = {
         Row("apply", "apply:apply", "Bring machines to a served model"),
         Row("verify", "verify:verify", "Check that the served model answers rightly"),
         Row("bench", "bench:bench", "Measure memory, kernel and served model"),
+        Row("tune", "tune:tune", "Find better settings of a served engine"),
         Row("destroy", "destroy:destroy", "Put the machines back as they were"),
     ),
     "Use": (

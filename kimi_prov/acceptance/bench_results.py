@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
+from kimi_prov.acceptance import tune_results
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,20 +20,24 @@ _SPEEDS = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
 _FIX = "measure with:  kimi-prov bench INVENTORY --format json --output bench.json"
 
 
-def read_results(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the hosts of a bench document. Raises UserError naming file, and line or key."""
+def read_results(path: Path) -> dict[str, tune_results.Result]:
+    """Return the hosts of a bench document, or the candidates of a tune.
+
+    Raises UserError naming file, and line or key.
+    """
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
     file_text = documents.read_document(path, what="results of a bench", limit=_MAX_BYTES, fix=_FIX)
     document = file_text.json(_FIX)
-    validator = jsonschema.Draft202012Validator(schemas.load("bench"))
+    tuned = isinstance(document, dict) and document.get("schema") == "kimi-prov/tune/v1"
+    validator = jsonschema.Draft202012Validator(schemas.load("tune" if tuned else "bench"))
     errors = itertools.islice(validator.iter_errors(document), _MAX_FAULTS)
     error = jsonschema.exceptions.best_match(errors)
     if error is not None:
         key = error.json_path.removeprefix("$").lstrip(".") or "the document"
         raise UserError(f"{path}: {key[:200]}: {error.message[:200]}", fix=_FIX)
-    hosts: dict[str, dict[str, Any]] = document["hosts"]
-    return hosts
+    hosts: dict[str, tune_results.Result] = document["hosts"]
+    return tune_results.list_results(document["hosts"]) if tuned else hosts
 
 
 def find_refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)

@@ -196,6 +196,9 @@ CONVERT_PROGRESS = f"{PROGRESS}/convert/convert.json"
 BENCH_PROGRESS = f"{PROGRESS}/bench.json"
 SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
 REST_PROGRESS = f"{PROGRESS}/rest.json"
+TUNE_PROGRESS = f"{PROGRESS}/tune.json"
+# Jobs and results of a tune, only for root; a boot forgets them.
+TUNE_RUN = f"{RUN}/tune"
 # A file for each run of the unit of that name, while it lasts; only for root.
 SANDBOX_ENVS = f"{RUN}/sandbox"
 # The weights that a host shares, and with whom; and, only for root, the certificate that it shows,

@@ -59,6 +59,8 @@ UNDRAIN_TIMER = "kimi-undrain.timer"
 INSTALL = "kimi-install.service"
 TUNE = "kimi-tune.service"
 BENCH = "kimi-bench.service"
+# Tries candidates of `tune`, and brings back what serves.
+TUNING = "kimi-tuning.service"
 # Code of the engine that is not a server: its parser, a proof, the parts of a bench.
 SANDBOX = "kimi-sandbox.service"
 # Code that the model wrote, when the acceptance suite runs it.
@@ -111,6 +113,7 @@ OURS = (
     INSTALL,
     TUNE,
     BENCH,
+    TUNING,
     SANDBOX,
     CODE,
     SERVE_TEMPLATE,

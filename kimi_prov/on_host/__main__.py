@@ -77,6 +77,10 @@ COMMANDS = {
     ),
     "runtime": Subcommand("kimi_prov.on_host.engine.runtime", "answers:RuntimeAnswer"),
     "usage-count": Subcommand("kimi_prov.on_host.usage.counter"),
+    "tune": Subcommand(
+        "kimi_prov.on_host.tune.run",
+        {"look": "tune.jobs:TuneLookAnswer", "poll": "tune.jobs:TuneAnswer", "*": "answers:Done"},
+    ),
     "usage": Subcommand("kimi_prov.on_host.usage.report", "usage:UsageOfHost"),
     "history": Subcommand("kimi_prov.on_host.history.report", "history:HistoryOfHost"),
     "clean": Subcommand("kimi_prov.on_host.history.clean", "clean:CleanedHost"),

@@ -224,6 +224,7 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
     checks.check_memory(host, settings, model, budget, names, findings)
     checkpoint = weights.resolve_source(settings, model, choice.weights_format, findings)
     places = placement.choose_placements(host, model, choice, budget, catalogue, findings)
+    places = placement.choose_threads(host, settings, places)
     bound = placement.measure_bound_memory(host, budget, places)
     proposed = command.make_flags(settings, model, choice, budget, places[0], host.capability)
     proposed |= speculative.make_flags(software.draft)

@@ -100,6 +100,21 @@ class Expiry(click.ParamType):  # type: ignore[type-arg]
         return {"ends": int(day.timestamp())}
 
 
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """A time, as 45m or 2h, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return the seconds, or fail."""
+        if isinstance(value, int):
+            return value
+        span = _SPAN.fullmatch(value)
+        if not span or not int(span[1]):
+            self.fail(f"{value!r}: expected a time as 45m, 2h or 1d", param, ctx)
+        return int(span[1]) * _SECONDS[span[2]]
+
+
 class Day(click.ParamType):  # type: ignore[type-arg]
     """A day of UTC, or a number of days ago."""
 

@@ -51,7 +51,7 @@ class HistoryEntry(TypedDict):
     """One apply or rollback."""
 
     number: Positive
-    kind: Literal["apply", "rollback", "found"]
+    kind: Literal["apply", "rollback", "found", "tune"]
     """found: it was in place when an apply of this version first changed it."""
     restores: int | None
     """For a rollback: the entry whose files it restored."""

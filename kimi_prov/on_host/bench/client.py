@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 Shape = tuple[Optional[int], Optional[int]]
+# A run of the client, as list_runs describes it.
+Run = dict[str, Any]
 # What the progress says while the client warms up.
 WARM_UP = "warm-up"
 # The file of prompts in the client's current directory.
@@ -31,14 +33,16 @@ LIMITS = (
 )
 
 
-def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
+def list_runs(
+    plan: MachinePlan, load: Load, shape: Shape, seed: int, url: str | None = None
+) -> list[Run]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
     `level` is the number of requests at once, `round` counts from 1 (0 is the warm-up), `prompts`
     is where in a file's prompts the run begins and how many it takes, or None; `seen` whether
     requests have images. Each run has its own seed: prompts that were used before would come out of
     the engine's cache. `result` is a file of the current directory. The API key is not among the
-    arguments: either client reads OPENAI_API_KEY.
+    arguments: either client reads OPENAI_API_KEY. `url`: where it asks; None is the opened port.
     """
     levels = bench_load.list_levels(load, int(plan["throughput"]["concurrency"]))
     found = []
@@ -48,14 +52,14 @@ def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[di
         like = Load(input_tokens=shape[0], output_tokens=shape[1])
         shape_of_words = bench_load.choose_lengths(like, {}, int(plan["model"]["context"]))
         level = min(load.warm_up, max(levels))
-        run = _build_run(plan, words, shape_of_words, level, load.warm_up, seed)
+        run = _build_run(plan, words, shape_of_words, level, load.warm_up, seed, url)
         found.append({**run, "level": level, "round": 0, "prompts": None})
     taken = 0
     total = load.rounds * sum(bench_load.count_requests(load, level) for level in levels)
     for turn in range(1, load.rounds + 1):
         for level in levels:
             count = bench_load.count_requests(load, level)
-            run = _build_run(plan, load, shape, level, count, seed + len(found) + 1)
+            run = _build_run(plan, load, shape, level, count, seed + len(found) + 1, url)
             # vLLM's client skips some prompts: the spare prompts of a file lie between the runs.
             begin = taken * load.prompts // total if total < load.prompts else taken
             prompts = {"from": begin, "count": count} if load.form else None
@@ -68,10 +72,16 @@ def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[di
 
 
 def _build_run(
-    plan: MachinePlan, load: Load, shape: Shape, level: int, count: int, seed: int
-) -> dict[str, Any]:
+    plan: MachinePlan,
+    load: Load,
+    shape: Shape,
+    level: int,
+    count: int,
+    seed: int,
+    url: str | None = None,
+) -> Run:
     sglang = plan["engine"]["name"] == KTRANSFORMERS
-    argv = ["--base-url", f"https://127.0.0.1:{plan['proxy']['port']}"]
+    argv = ["--base-url", url or f"https://127.0.0.1:{plan['proxy']['port']}"]
     model = plan["model"]
     argv += ["--model", model["served_names"][0], "--tokenizer", model["serve_dir"]]
     argv += ["--num-prompts", str(count), "--max-concurrency", str(level), "--seed", str(seed)]
@@ -135,7 +145,7 @@ def _build_sglang_options(load: Load, shape: Shape) -> list[str]:
 
 def list_conversations(
     prompts: Sequence[Mapping[str, Any]], taken: Mapping[str, int], *, whole: bool
-) -> list[dict[str, Any]]:
+) -> list[Run]:
     """Return the prompts of one run in ShareGPT's form, from where the run before it ended.
 
     `whole` returns all that follow, continuing at the start of the file: vLLM's client takes as

@@ -23,9 +23,13 @@ Say = Callable[[str], None]
 
 
 class Engine:
-    """The engine's environment: runs parts of `bench_engine` there, in the sandbox."""
+    """The engine's environment: runs parts of `bench_engine` there, in the sandbox.
 
-    def __init__(self, plan: MachinePlan) -> None:
+    `limit_s`: after so long a part is ended.
+    """
+
+    def __init__(self, plan: MachinePlan, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
         self._python = f"{plan['engine']['env_dir']}/bin/python"
         self._env = plan["instances"][0]["env"]
         self._gpus = has_gpus(plan)
@@ -46,7 +50,7 @@ class Engine:
             with sandbox.open_process(
                 [*before, self._python, layout.ZIPAPP, "bench-engine", part],
                 env={"PATH": os.defpath, **self._env},
-                limit_s=LIMIT_S,
+                limit_s=self._limit_s,
                 gpus=self._gpus,
                 stdin=given,
                 stdout=out,

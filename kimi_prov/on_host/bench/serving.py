@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.bench import client, results, sampler
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
     from kimi_prov.on_host.bench.environment import Engine, Say
+    from kimi_prov.on_host.bench.load import Load
 
 _BAR = re.compile(r"(\d+)/(\d+) \[")
 _NO_PROMPT = (
@@ -35,11 +36,55 @@ def measure_service(
 
     `asked` is the request of the control machine: `load`, and `prompts` where they are of a file.
     """
-    load = bench_load.from_document(asked.get("load") or {})
+    done = run_client(plan, paths, engine, say, asked)
+    load, shape, runs, read = done.load, done.shape, done.runs, done.results
+    levels = results.group_by_level(runs, read)
+    for level in levels:
+        rounds = _list_rounds(level, runs, read, done.began)
+        windows = [(began, began + one["seconds"]) for began, one in rounds]
+        tokens = sum(one["output_tokens"] for _, one in rounds)
+        level["engine"] = sampler.describe_engine(done.samples, windows)
+        level["power"] = sampler.describe_power(
+            done.samples, windows, sampler.list_gpus(plan), tokens, alone=not plan.get("group")
+        )
+    return {
+        "input_tokens": shape[0] or _compute_mean(levels, "input_tokens"),
+        "output_tokens": shape[1] or _compute_mean(levels, "output_tokens"),
+        "load": bench_load.describe_load(load, shape),
+        "warm_up": results.describe_warm_up(runs, read),
+        "levels": levels,
+    }
+
+
+class ClientRuns(NamedTuple):
+    """What the client was asked and has measured: `results` has a row for each of `runs`."""
+
+    load: Load
+    shape: client.Shape
+    runs: list[client.Run]
+    results: list[dict[str, Any]]
+    began: Mapping[int, float]
+    samples: list[sampler.Sample]
+
+
+def run_client(
+    plan: MachinePlan,
+    paths: Paths,
+    engine: Engine,
+    say: Say,
+    request: dict[str, Any],
+    behind: tuple[str, str] | None = None,
+) -> ClientRuns:
+    """Run the engine's own bench client.
+
+    `behind`: the URL and key of an engine behind the opened port, where that is to be asked itself.
+    """
+    load = bench_load.from_document(request.get("load") or {})
     shape = bench_load.choose_lengths(load, plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
     # Far from the seeds of every earlier bench: the engine's cache may still have their prompts.
-    runs = client.list_runs(plan, load, shape, secrets.randbelow(1 << 31))
+    url, key = behind or (None, read_text(paths.verify_key).strip())
+    runs = client.list_runs(plan, load, shape, secrets.randbelow(1 << 31), url)
     gpus = sampler.list_gpus(plan)
     meter = sampler.Meter(
         partial(sampler.read_engine_state, plan), partial(sampler.read_watts, gpus)
@@ -51,8 +96,8 @@ def measure_service(
             "client",
             {
                 "runs": runs,
-                "prompts": asked.get("prompts") or [],
-                "secrets": {"OPENAI_API_KEY": read_text(paths.verify_key).strip()},
+                "prompts": request.get("prompts") or [],
+                "secrets": {"OPENAI_API_KEY": key},
                 "certificate": read_text(paths.tls_crt),
             },
             heard,
@@ -71,27 +116,12 @@ def measure_service(
         results.read_result(run, str(text), heard.sampled.get(number))
         for number, (run, text) in enumerate(zip(runs, texts))
     ]
-    levels = results.group_by_level(runs, read)
-    for level in levels:
-        rounds = _list_rounds(level, runs, read, heard.began)
-        windows = [(began, began + one["seconds"]) for began, one in rounds]
-        tokens = sum(one["output_tokens"] for _, one in rounds)
-        level["engine"] = sampler.describe_engine(meter.samples, windows)
-        level["power"] = sampler.describe_power(
-            meter.samples, windows, gpus, tokens, alone=not plan.get("group")
-        )
-    return {
-        "input_tokens": shape[0] or _compute_mean(levels, "input_tokens"),
-        "output_tokens": shape[1] or _compute_mean(levels, "output_tokens"),
-        "load": bench_load.describe_load(load, shape),
-        "warm_up": results.describe_warm_up(runs, read),
-        "levels": levels,
-    }
+    return ClientRuns(load, shape, runs, read, heard.began, meter.samples)
 
 
 def _list_rounds(
     level: Mapping[str, Any],
-    runs: list[dict[str, Any]],
+    runs: list[client.Run],
     read: list[dict[str, Any]],
     began: Mapping[int, float],
 ) -> list[tuple[float, dict[str, Any]]]:
@@ -116,7 +146,7 @@ class ClientOutput:
     `sampled` has how many requests the client announced.
     """
 
-    def __init__(self, say: Say, runs: list[dict[str, Any]], look: Callable[[], None]) -> None:
+    def __init__(self, say: Say, runs: list[client.Run], look: Callable[[], None]) -> None:
         self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
         self._number: int | None = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = HISTORY_ENTRY.schema
-APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
+APPLY, ROLLBACK, FOUND, TUNE = "apply", "rollback", "found", "tune"
 # The results of an entry; None while the apply is under way.
 DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
 # The number of entries in the list, without files: a few kilobytes each.
@@ -185,7 +185,7 @@ def from_other_machine(found: Mapping[str, Any]) -> dict[str, Any]:
     entry are left out. Raises ValueError for anything but an entry.
     """
     number, kind, result = (found.get(key) for key in ("number", "kind", "result"))
-    known = kind in (APPLY, ROLLBACK, FOUND) and result in (
+    known = kind in (APPLY, ROLLBACK, FOUND, TUNE) and result in (
         *(DONE, FAILED, RETURNED, INTERRUPTED),
         None,
     )

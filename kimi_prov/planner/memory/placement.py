@@ -8,8 +8,10 @@ Held by: tests/unit/planner/placement/test_numa.py, tests/unit/planner/test_hybr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.planner.decisions import BoundMemory
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.placement import numa
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
 
 
 def choose_placements(
@@ -48,6 +51,27 @@ def choose_placements(
     if count > 1:
         return numa.place_on_nodes(host, count)
     return (numa.place_engine(host, resident, findings),)
+
+
+def choose_threads(
+    host: Host, settings: Settings, places: tuple[Placement, ...]
+) -> tuple[Placement, ...]:
+    """Give each engine as many cores as the inventory sets: the last ones of its own nodes."""
+    if settings.auto("threads"):
+        return places
+    return tuple(_set_threads(host, where, int(settings.threads)) for where in places)
+
+
+def _set_threads(host: Host, where: Placement, count: int) -> Placement:
+    if where.pools:
+        # Each pool has the same number of threads.
+        each = max(1, min(count, len(host.primary)) // len(where.pools))
+        return replace(where, pool_threads=each * len(where.pools))
+    if not where.threads:
+        return where
+    allowed = set(parse_list(where.cpus)) if where.cpus else set(host.primary)
+    cores = [core for core in host.primary if core in allowed] or list(host.primary)
+    return replace(where, threads=format_list(cores[-count:]))
 
 
 def measure_bound_memory(host: Host, budget: Budget, places: tuple[Placement, ...]) -> BoundMemory:

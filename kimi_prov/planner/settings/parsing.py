@@ -48,6 +48,7 @@ Auto = Literal[
     "engine_version",
     "experts",
     "dense_weights",
+    "threads",
     "speculative",
     "speculative_tokens",
     "start_timeout_s",
@@ -118,6 +119,7 @@ class Settings:
     engine: Literal["vllm", "ktransformers", "auto"]
     engine_version: str
     engine_args: dict[str, Any]
+    threads: int | Literal["auto"]
     experts: Literal["native", "kt", "vllm", "auto"]
     dense_weights: Literal["bf16", "int8", "auto"]
     workload: Literal["mixed", "chat", "code", "agents"]

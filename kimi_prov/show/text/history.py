@@ -25,7 +25,7 @@ _RESULTS = {
     "returned": "WENT BACK",
     "interrupted": "INTERRUPTED",
 }
-_KINDS = {"apply": "apply", "rollback": "rollback", "found": "found in place"}
+_KINDS = {"apply": "apply", "rollback": "rollback", "found": "found in place", "tune": "tune"}
 _SERVES = {
     "former": "the former version serves",
     "new": "the new version serves",

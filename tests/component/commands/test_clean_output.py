@@ -242,6 +242,29 @@ def diagnose(machines, _folder):
             assert steering(text) == set() if verbatim else harmless(f"MARK{text}") is None
 
 
+def tune(machines, folder):
+    document = poisoned(
+        {
+            "ok": True,
+            "detail": "",
+            "model": "",
+            "engine": {"name": "", "variant": "", "version": ""},
+            "purpose": "latency",
+            "users": "",
+            "start_s": None,
+            "starts": "",
+            "basis": "",
+            "candidates": [{"setting": "", "label": "", "reason": "", "estimate": None}],
+            "left_out": [{"name": "", "text": "", "reason": ""}],
+            "stand_ins": [""],
+        }
+    )
+    machines.answer("kimi_status", answered(document), None)
+    machines.play(BREAK, "kimi_status")
+    done = machines.run("tune", machines.inventory, "--yes")
+    assert "not tried by this version" in done.stderr
+
+
 def bench(machines, folder):
     document = poisoned(
         {
@@ -880,6 +903,7 @@ CASES = {
     "status": status,
     "drift": drift,
     "bench": bench,
+    "tune": tune,
     "logs": logs,
     "diagnose": diagnose,
     "key": key,
@@ -932,7 +956,7 @@ def test_hostile_text_comes_out_harmless(command, request, tmp_path, monkeypatch
     folder = tmp_path / "given"
     folder.mkdir()
     case = CASES[command]
-    playing = {plan, apply, verify, status, drift, bench, logs, diagnose, key, connect, chat}
+    playing = {plan, apply, verify, status, drift, bench, tune, logs, diagnose, key, connect, chat}
     playing |= {destroy, history, rollback, clean, update, usage}
     playing = case in playing or "web" in command or command in {"backup", "restore"}
     case(request.getfixturevalue("machines") if playing else None, folder)

@@ -12,6 +12,7 @@ TRANSIENT = {
     *(unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH, unit_names.SANDBOX),
     *(unit_names.UNDRAIN, unit_names.UNDRAIN_TIMER, unit_names.SHARE),
     unit_names.SESSIONS,
+    unit_names.TUNING,
 }
 # Not ours, or no longer written.
 ELSEWHERE = {paths.UNITS, paths.ENV}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ansible import context
-from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleUndefinedVariable
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from kimi_prov.ansible import (
     apply_lock,
     gateway_hosts,
+    host_settings,
     role_options,
     serve_units,
     switching,
@@ -25,16 +24,12 @@ from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import NoRightsError, call_sent
 from kimi_prov.catalog import loader
-from kimi_prov.errors import UserError
 from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner import gateways
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.hosts import groups, neighbours
 from kimi_prov.planner.plan import make_plan_with_curve
-from kimi_prov.planner.settings import parsing
-from kimi_prov.planner.settings.definitions import INTERNAL, LENGTH_VARIABLES
-from kimi_prov.planner.settings.locate import make_locator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +37,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts, ProbeAnswer
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan, Plan
+    from kimi_prov.planner.settings import parsing
 
 
 DOCUMENTATION = """
@@ -79,8 +75,8 @@ class ActionModule(HostAction):
         """Describe the machine and make its plan; without a plan the lock is released again."""
         variables = self.variables
         locking = args["lock"] and not self.check_mode
-        locate = make_locator(_list_sources(variables), extra=_list_extra_names())
-        settings = self._read_settings(locate)
+        locate = host_settings.make_host_locator(self)
+        settings = host_settings.read_settings(self, locate)
         role_options.check_names(variables, self.host, locate)
         members = _find_members(variables, settings)
         try:
@@ -151,22 +147,6 @@ class ActionModule(HostAction):
         facts = cast("ProbeAnswer", call_sent(self, "probe", *arguments))
         return clock.add_clock_offset(facts, started, time.time())
 
-    def _read_settings(self, locate: Callable[[str], str | None]) -> parsing.Settings:
-        values, variables = {}, self.variables
-        if gateway_hosts.is_gateway(variables):
-            variables = {**variables, **gateway_hosts.collect_host_settings(variables)}
-        names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
-        for name in [*names, *LENGTH_VARIABLES, "ansible_host"]:
-            if name in variables:
-                values[str(name)] = self._fill_in(name, variables[name], locate)
-        folder = variables.get("inventory_dir")
-        return parsing.parse_settings(
-            values,
-            host=self.host,
-            base=Path(str(folder)) if folder else None,
-            locate=locate,
-        )
-
     def _check_role_options(
         self, planned: Mapping[str, Any], locate: Callable[[str], str | None]
     ) -> None:
@@ -181,19 +161,6 @@ class ActionModule(HostAction):
                 with contextlib.suppress(AnsibleError):
                     values[name] = templar.template(variables[name])
             role_options.check_values(values, options, locate)
-
-    def _fill_in(self, name: str, value: Any, locate: Callable[[str], str | None]) -> Any:  # noqa: ANN401
-        """Fill in the templates in a variable of any type."""
-        try:
-            return self._templar.template(value)
-        except AnsibleError as error:
-            undefined = isinstance(error, AnsibleUndefinedVariable)
-            raise UserError(
-                f"{locate(name) or 'the inventory'}: {name}: {str(error).splitlines()[0]}",
-                fix="define the variable that it refers to"
-                if undefined
-                else f"correct the template in the value of {name}",
-            ) from error
 
 
 def _find_members(
@@ -219,19 +186,3 @@ def _add_restarts(plan: MachinePlan, facts: Facts) -> list[Finding]:
     findings.extend(plan["findings"])
     serve_units.find_restarts(plan, facts, findings)
     return findings.rows()
-
-
-def _list_extra_variables() -> list[str]:
-    return [str(text) for text in context.CLIARGS.get("extra_vars") or ()]
-
-
-def _list_extra_names() -> list[str]:
-    """Return the names that -e sets on the command line itself."""
-    texts = [text for text in _list_extra_variables() if not text.startswith("@")]
-    return [name for text in texts for name in re.findall(r"\bkimi_\w+", text)]
-
-
-def _list_sources(variables: Mapping[str, Any]) -> list[str]:
-    """Return the inventories and files of extra variables that the command line names."""
-    files = [text[1:] for text in _list_extra_variables() if text.startswith("@")]
-    return [*files, *(str(source) for source in variables.get("ansible_inventory_sources") or ())]

@@ -38,6 +38,18 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _ENGINE,
+        "threads",
+        "count",
+        "auto",
+        "24",
+        "Processor cores on which an engine computes; with experts on processors beside GPUs, the "
+        "cores of the experts. auto: all but one or two of each NUMA node that it uses. An engine "
+        "that computes on GPUs alone does not read it.",
+        auto=True,
+        most=4096,
+    ),
+    define(
+        _ENGINE,
         "experts",
         "choice",
         "auto",

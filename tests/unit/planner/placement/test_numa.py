@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from plan_inputs import (
     HUGE,
+    argument,
     blocked_by,
     found,
+    hybrid_facts,
     metal_facts,
     plan,
 )
@@ -79,3 +81,16 @@ def test_threads_are_cores_and_two_are_left_free() -> None:
     facts["cpu"] |= {"online": "0-15", "primary": "0-7", "threads": 16, "cores": 8}
     env = plan(facts)["instances"][0]["env"]
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "2-7"
+
+
+def test_the_inventory_may_set_the_threads_of_an_engine_on_processors() -> None:
+    facts = metal_facts(nodes=1, gib=64, cores=16)
+    bound = plan(facts, threads=4)["instances"][0]["env"]["VLLM_CPU_OMP_THREADS_BIND"]
+    assert bound == "12-15"
+    every = plan(facts, threads=64)["instances"][0]["env"]["VLLM_CPU_OMP_THREADS_BIND"]
+    assert every == "0-15"
+
+
+def test_the_inventory_may_set_the_threads_of_pools() -> None:
+    document = plan(hybrid_facts(), **HUGE, engine="ktransformers", threads=21)
+    assert argument(document, "--kt-cpuinfer") == "20"

@@ -1,0 +1,1 @@
+"""What a tune of a machine tries, in which order, and which candidate wins."""
