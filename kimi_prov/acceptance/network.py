@@ -9,7 +9,9 @@ from kimi_prov.contract import groups
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import NcclTransport
     from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.group import GroupRdma
 
     # An answer of `network-proof`; None or {"error"} without a measurement.
     Proof = Mapping[str, Any] | None
@@ -20,22 +22,35 @@ _SHARE = 1 / 3
 # link, so faster links are judged as this one. A third of it still shows a link at 1 Gbit/s.
 _MAX_TCP_BYTES_S = 3e9
 _BITS = 8
+# What NCCL says about the cards that it did not take.
+_REASONS = {
+    "no library": "it found no libibverbs; apt-get install libibverbs1 ibverbs-providers, which "
+    "apply does, and start the engine again",
+    "no device": "it found no card; ibv_devinfo  lists those with a provider and an active port; "
+    "ibverbs-providers has the providers",
+    None: "it does not say why; see NCCL_NET, NCCL_IB_DISABLE and NCCL_IB_HCA in the engine's "
+    "environment and in /etc/nccl.conf",
+}
 
 
 def check_head(plan: MachinePlan, proofs: Mapping[str, Proof]) -> dict[str, Any]:
     """Return the check `network` of a group's head; `proofs` by the name of the host."""
-    members = [member["host"] for member in groups.get_group(plan)["members"]]
+    group = groups.get_group(plan)
+    members = [member["host"] for member in group["members"]]
     own = proofs.get(members[0])
     wrong = [text for name in members if (text := _explain_silence(name, proofs.get(name)))]
     if wrong or own is None:
         return _make_check("; ".join(wrong), "", own)
+    if missed := _explain_transport(members[0], group["rdma"], own):
+        return _make_check(missed, "", own)
     links = {name: proof["link"] for name in members if (proof := proofs.get(name))}
     devices = own["found"]
     nccl = devices["backend"] == "nccl"
     rate = float(devices["bandwidth_bytes_s"]) * _BITS
     promise, description = _compute_expected_rate(links, nccl=nccl)
     detail = (
-        f"{'NCCL' if nccl else 'Gloo'} between {len(members)} hosts: {_format_gbit(rate)}, "
+        f"{_describe_network(own)} between {len(members)} hosts: "
+        f"{_format_gbit(rate)}, "
         f"{float(devices['latency_s']) * 1e6:.0f} µs for a small sum; {description}"
     )
     mtus = {name: row.get("mtu") for name, row in links.items() if row.get("mtu")}
@@ -55,9 +70,8 @@ def check_rank(plan: MachinePlan, proofs: Mapping[str, Proof]) -> dict[str, Any]
     group = groups.get_group(plan)
     own, head = (group["members"][rank]["host"] for rank in (group["rank"], 0))
     proof = proofs.get(own)
-    return _make_check(
-        _explain_silence(own, proof), f"took part; {head} tells what was measured", proof
-    )
+    wrong = _explain_silence(own, proof) or _explain_transport(own, group["rdma"], proof)
+    return _make_check(wrong, f"took part; {head} tells what was measured", proof)
 
 
 def _explain_silence(name: str, proof: Proof) -> str:
@@ -69,6 +83,55 @@ def _explain_silence(name: str, proof: Proof) -> str:
     if not proof.get("found"):
         return f"{name}: {proof.get('said') or 'no reason given'}"
     return ""
+
+
+def _read_transport(proof: Proof) -> NcclTransport | None:
+    """Return the network that NCCL took; None where it did not run, or named none."""
+    figures = (proof or {}).get("found") or {}
+    taken: NcclTransport | None = figures.get("transport")
+    return taken if figures.get("backend") == "nccl" else None
+
+
+def _describe_network(proof: Proof) -> str:
+    """Say what carried the measurement: Gloo, or NCCL with the network that it took."""
+    if ((proof or {}).get("found") or {}).get("backend") != "nccl":
+        return "Gloo"
+    transport = _read_transport(proof)
+    if not transport:
+        return "NCCL"
+    if transport["network"] == "Socket":
+        return f"NCCL by TCP on {(proof or {})['link'].get('interface')}"
+    cards = ", ".join(transport["devices"])
+    direct = ", the cards read the GPUs' memory themselves" if transport["direct"] else ""
+    return f"NCCL by {transport['network']}{f' ({cards}{direct})' if cards else ''}"
+
+
+def _explain_transport(name: str, rdma: GroupRdma | None, proof: Proof) -> str:
+    """Return why NCCL did not take the planned cards; "" where it did, or none are planned."""
+    transport = _read_transport(proof)
+    if rdma is None or not transport:
+        return ""
+    kind = "InfiniBand" if rdma["kind"] == "infiniband" else "RoCE"
+    planned = f"the plan has {kind} by {', '.join(rdma['devices'])}"
+    if transport["network"] == "Socket":
+        interface = (proof or {})["link"].get("interface")
+        return (
+            f"{name}: NCCL took TCP on {interface}, and {planned}: {_REASONS[transport['reason']]}"
+        )
+    taken = {card.partition("/")[0] for card in transport["devices"]}
+    missed = [card for card in rdma["devices"] if not _is_among(card, taken)]
+    if transport["network"] == "IB" and missed:
+        return (
+            f"{name}: NCCL took {', '.join(transport['devices']) or 'no card'}, and {planned}: "
+            f"see the state of {', '.join(missed)} with  ibv_devinfo , and run apply again where "
+            "the cards have changed"
+        )
+    return ""
+
+
+def _is_among(card: str, taken: set[str]) -> bool:
+    """Whether a card of the plan, with or without its port, was taken as DEVICE:PORT."""
+    return card in taken or any(name.partition(":")[0] == card for name in taken)
 
 
 def _compute_expected_rate(

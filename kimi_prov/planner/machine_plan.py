@@ -362,7 +362,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
         "usage": {"keep_days": settings.usage_keep_days, "waits_s": key_rules.WAITS_S},
         "driver": drivers,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
-        "packages": _list_packages(found, fetched),
+        "packages": _list_packages(found, shared),
         "site": shared.site,
         "control": _make_control_section(settings, fetched),
         "timeouts": timeouts.make_document(settings, layout.checkpoint),
@@ -381,7 +381,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
     }
 
 
-def _list_packages(found: _Decided, fetched: WeightsPlan) -> list[str]:
+def _list_packages(found: _Decided, shared: _SharedSections) -> list[str]:
     choice, settings = found.software.choice, found.subject.settings
     return system.list_packages(
         found.subject.host,
@@ -391,7 +391,8 @@ def _list_packages(found: _Decided, fetched: WeightsPlan) -> list[str]:
             drives=found.software.driver["repository"] is not None,
             orders=certificates.choose_mode(settings) == "acme",
             watched=found.access.watched is not None,
-            buckets="bucket" in fetched,
+            buckets="bucket" in shared.weights,
+            rdma=bool(shared.group and shared.group["rdma"]),
         ),
         compiles=command.is_compiling(choice, found.layout.flags),
     )

@@ -498,6 +498,18 @@ class DestroyAnswer(TypedDict):
     fix: NotRequired[str]
 
 
+class NcclTransport(TypedDict):
+    """The network that NCCL took: IB, Socket or a plugin's name, and its cards.
+
+    `direct`: cards read the GPUs' memory themselves. `reason`: why it took no card, if it says so.
+    """
+
+    network: str
+    devices: list[str]
+    direct: bool
+    reason: Literal["no library", "no device"] | None
+
+
 class NetworkProofAnswer(TypedDict, total=False):
     """The speed of the network between the hosts of a group."""
 

@@ -13,21 +13,28 @@ of four bytes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import time
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine import nccl_log
 from kimi_prov.on_host.probe import devices, interfaces
 from kimi_prov.on_host.system import plans, sandbox
 from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kimi_prov.contract.documents.answers import NcclTransport
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.group import GroupPlan
 
@@ -42,6 +49,7 @@ _ROUNDS = 4
 _SMALL_ROUNDS = 100
 _FLOAT = 4
 _MAX_SAID_LENGTH = 400
+_MAX_NAME = 64
 
 
 def main(argv: list[str]) -> int:
@@ -53,21 +61,30 @@ def main(argv: list[str]) -> int:
         options = _parse_options(argv)
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
         os.environ.update(dict.fromkeys(names, options.interface))
-        return answer(
-            measure(
+        with _keep_nccl_log() as log:
+            figures = measure(
                 rank=options.rank,
                 size=options.size,
                 master=options.master,
                 port=options.port,
                 backend=options.backend,
             )
-        )
+            return answer({**figures, "transport": nccl_log.read_transport(read_text(log))})
     plan = plans.read_machine_plan(paths.PLAN)
     group = plan.get("group")
     if not group:
         raise HostError(f"{paths.PLAN} names no group: the host serves its model alone")
     found = _run_in_sandbox(plan, group)
     return answer({"rank": group["rank"], "link": describe_link(group, Machine()), **found})
+
+
+@contextlib.contextmanager
+def _keep_nccl_log() -> Iterator[str]:
+    """Have NCCL of this process write what it takes to a file, beside the answer on the output."""
+    with TemporaryDirectory() as folder:
+        log = os.path.join(folder, "nccl.log")
+        os.environ.update({**nccl_log.VARIABLES, "NCCL_DEBUG_FILE": log})
+        yield log
 
 
 def _parse_options(argv: list[str]) -> argparse.Namespace:
@@ -112,12 +129,35 @@ def _run_in_sandbox(plan: MachinePlan, group: GroupPlan) -> dict[str, Any]:
             figures = {
                 key: _parse_positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")
             }
-            kept = {"backend": options["backend"], "bytes": int(found["bytes"]), **figures}
+            kept = {
+                "backend": options["backend"],
+                "bytes": int(found["bytes"]),
+                **figures,
+                "transport": _parse_transport(found.get("transport")),
+            }
             return {"found": kept, "said": ""}
         said = error.message
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     return {"found": None, "said": said[-_MAX_SAID_LENGTH:]}
+
+
+def _parse_transport(value: object) -> NcclTransport | None:
+    """Return what the engine's process read of NCCL's lines, in its form; None for another."""
+    if not isinstance(value, dict) or not isinstance(value.get("network"), str):
+        return None
+    devices, reason = value.get("devices"), value.get("reason")
+    names = (
+        [name[:_MAX_NAME] for name in devices if isinstance(name, str)]
+        if isinstance(devices, list)
+        else []
+    )
+    return {
+        "network": value["network"][:_MAX_NAME],
+        "devices": names[: nccl_log.MAX_DEVICES],
+        "direct": value.get("direct") is True,
+        "reason": reason if reason in (nccl_log.NO_LIBRARY, nccl_log.NO_DEVICE) else None,
+    }
 
 
 def _parse_positive(value: object) -> float:

@@ -39,6 +39,9 @@ _ELSEWHERE = (
     "install {proven} on the machine, or in a virtual machine that has its GPUs: packages, their "
     "pins and the driver come by apt here, and nothing by dnf or zypper"
 )
+# NCCL loads libibverbs when it starts, and libibverbs a provider of the card: without them it takes
+# TCP and says so in one line at INFO.
+RDMA_PACKAGES = ("ibverbs-providers", "libibverbs1")
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
@@ -161,7 +164,8 @@ class PackageGroups:
 
     `kernel`: the experts' kernel is compiled when the engine is installed. `drives`: the driver's
     repository may be set up, and its key checked. `orders`: a certificate is ordered by ACME.
-    `watched`: metrics are exported. `buckets`: weights come from a bucket.
+    `watched`: metrics are exported. `buckets`: weights come from a bucket. `rdma`: GPUs of several
+    machines exchange data by RDMA.
     """
 
     kernel: bool = False
@@ -169,6 +173,7 @@ class PackageGroups:
     orders: bool = False
     watched: bool = False
     buckets: bool = False
+    rdma: bool = False
 
     @property
     def packages(self) -> list[str]:
@@ -177,6 +182,7 @@ class PackageGroups:
         names += ["gpg", "python3-debian"] if self.drives else []
         names += ["certbot"] if self.orders else []
         names += [metrics.PACKAGE] if self.watched else []
+        names += RDMA_PACKAGES if self.rdma else []
         return names + (["rclone"] if self.buckets else [])
 
 
@@ -224,5 +230,7 @@ def list_gateway_packages(
 
 def list_image_packages(*, compiles: bool, proxied: bool) -> list[str]:
     """List the Debian packages of an image: no firewall runs in a pod. `proxied`: HAProxy does."""
-    more = (["g++", "python3-dev"] if compiles else []) + (["haproxy"] if proxied else [])
-    return sorted(["ca-certificates", "numactl", "python3", *more])
+    more = ["g++", "python3-dev", *RDMA_PACKAGES] if compiles else []
+    return sorted(
+        ["ca-certificates", "numactl", "python3", *more, *(["haproxy"] if proxied else [])]
+    )

@@ -13,7 +13,15 @@ PLAN = {
         "name": "pair",
         "rank": 0,
         "members": [{"host": "alpha"}, {"host": "beta"}],
+        "rdma": None,
     }
+}
+RDMA = {"kind": "infiniband", "devices": ["mlx5_0", "mlx5_1:2"], "gid_index": None}
+IB = {
+    "network": "IB",
+    "devices": ["mlx5_0:1/IB", "mlx5_1:2/IB"],
+    "direct": True,
+    "reason": None,
 }
 GBIT = 10**9
 
@@ -123,3 +131,64 @@ def test_a_rank_says_that_nobody_asks_it() -> None:
     unit["state"] = "active"
     assert suite.check_units(seen)["status"] == "ok"
     assert network.check_rank(plan, {})["status"] == "fail"
+
+
+def with_rdma(rank: int = 0) -> dict[str, Any]:
+    return {"group": {**PLAN["group"], "rdma": RDMA, "rank": rank}}
+
+
+def took(transport: dict[str, Any] | None) -> dict[str, Any]:
+    """What a host answers whose link holds its promise, over this network."""
+    row = proof(300, backend="nccl", rdma=400)
+    return {**row, "found": {**row["found"], "transport": transport}}
+
+
+@pytest.mark.parametrize(
+    ("transport", "wanted"),
+    [
+        (IB, "NCCL by IB (mlx5_0:1/IB, mlx5_1:2/IB, the cards read the GPUs' memory themselves)"),
+        ({**IB, "direct": False}, "NCCL by IB (mlx5_0:1/IB, mlx5_1:2/IB) between 2 hosts"),
+        ({**IB, "network": "AWS Libfabric", "devices": []}, "NCCL by AWS Libfabric between"),
+        (None, "NCCL between 2 hosts"),
+    ],
+)
+def test_the_network_that_nccl_took_is_named(transport: dict[str, Any] | None, wanted: str) -> None:
+    row = network.check_head(with_rdma(), dict.fromkeys(("alpha", "beta"), took(transport)))
+    assert row["status"] == "ok", row
+    assert wanted in row["detail"]
+
+
+@pytest.mark.parametrize(
+    ("transport", "wanted"),
+    [
+        ({"reason": "no library"}, "apt-get install libibverbs1 ibverbs-providers"),
+        ({"reason": "no device"}, "ibv_devinfo"),
+        ({"reason": None}, "NCCL_IB_DISABLE"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_tcp_beside_planned_cards_fails_with_the_link_that_should_carry_it(
+    transport: dict[str, Any], wanted: str, rank: int
+) -> None:
+    socket = {"network": "Socket", "devices": [], "direct": False, **transport}
+    proofs = {"alpha": took(socket), "beta": took(socket)}
+    judge = (network.check_head, network.check_rank)[rank]
+    row = judge(with_rdma(rank), proofs)
+    assert row["status"] == "fail"
+    planned = "NCCL took TCP on ens1, and the plan has InfiniBand by mlx5_0, mlx5_1:2"
+    assert planned in row["detail"]
+    assert wanted in row["detail"]
+
+
+def test_a_planned_card_that_was_not_taken_is_named() -> None:
+    one = took({**IB, "devices": ["mlx5_0:1/IB", "mlx5_1:1/IB"]})
+    row = network.check_head(with_rdma(), {"alpha": one, "beta": one})
+    assert row["status"] == "fail"
+    assert "see the state of mlx5_1:2 with  ibv_devinfo" in row["detail"]
+
+
+def test_tcp_is_right_where_no_card_is_planned() -> None:
+    socket = took({"network": "Socket", "devices": [], "direct": False, "reason": "no device"})
+    row = network.check_head(PLAN, {"alpha": socket, "beta": socket})
+    assert row["status"] == "ok"
+    assert row["detail"].startswith("NCCL by TCP on ens1 between 2 hosts")

@@ -84,6 +84,8 @@ def test_an_engine_that_compiles_has_a_compiler_and_the_python_is_the_bases(
     assert "ARG BASE=docker.io/library/ubuntu:24.04" in text
     assert " g++ " in text
     assert " python3-dev " in text
+    # NCCL loads it where a pod has network cards.
+    assert " ibverbs-providers libibverbs1 " in text
     # GKE mounts the driver there, and changes no image.
     assert "ENV PATH=/opt/kimi/bin:/usr/local/nvidia/bin:" in text
     assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in text

@@ -73,7 +73,7 @@ def test_it_runs_in_the_sandbox_and_reaches_the_group_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answer = prove(tmp_path, monkeypatch, capsys, f"warning: slow\n{FOUND}\n")
-    assert answer["found"] == json.loads(FOUND)
+    assert answer["found"] == {**json.loads(FOUND), "transport": None}
     assert (answer["rank"], answer["said"]) == (1, "")
     asked = (tmp_path / "argv").read_text().split()
     assert asked[2:] == [
@@ -98,12 +98,15 @@ def test_with_gpus_it_is_nccl_with_the_rdma_devices(
 ) -> None:
     rdma = {"kind": "infiniband", "devices": ["mlx5_0"], "gid_index": None}
     instances = [{"gpus": [0, 1], "env": {"NCCL_IB_HCA": "=mlx5_0"}}]
-    prove(
+    took = {"network": "IB", "devices": ["mlx5_0:1/IB", 7], "direct": True, "reason": "\x1b[2J"}
+    answer = prove(
         tmp_path,
-        *(monkeypatch, capsys, FOUND),
+        *(monkeypatch, capsys, json.dumps({**json.loads(FOUND), "transport": took})),
         group={**GROUP, "rdma": rdma},
         instances=instances,
     )
+    kept = {"network": "IB", "devices": ["mlx5_0:1/IB"], "direct": True, "reason": None}
+    assert answer["found"]["transport"] == kept
     assert "--backend=nccl" in (tmp_path / "argv").read_text()
     assert "--property=DeviceAllow=char-infiniband_verbs rwm" in systemd.options
 

@@ -217,3 +217,10 @@ def test_nccl_is_told_the_devices_and_the_gid_and_the_firewall_the_peers() -> No
     fabric = planned(two(rdma=[PORT]))["instances"][0]["env"]
     assert "NCCL_IB_GID_INDEX" not in fabric
     assert "NCCL_IB_HCA" not in planned(two())["instances"][0]["env"]
+
+
+def test_what_nccl_loads_for_the_cards_is_installed_where_they_are_used() -> None:
+    library = {"libibverbs1", "ibverbs-providers"}
+    for port in (PORT, ROCE):
+        assert library <= {*planned(two(rdma=[port]))["packages"]}
+    assert library.isdisjoint(planned(two())["packages"])
