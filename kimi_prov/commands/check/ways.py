@@ -95,18 +95,23 @@ def _join_modules(facts: Facts) -> Facts | None:
     """Return the facts with half as many modules of twice the size; None where one is a channel."""
     memory, name = facts["memory"], facts["cpu"].get("catalogue_name")
     row = load_catalogue().find_cpu(name) if name else None
-    dimms, channels = memory["dimms"] or [], memory["channels_total"]
-    bandwidth = memory["bandwidth_bytes_per_s"]
+    # Facts that others recorded may lack any of them.
+    dimms, channels = memory.get("dimms") or [], memory.get("channels_total")
+    bandwidth = memory.get("bandwidth_bytes_per_s")
     if row is None or not channels or len(dimms) != 2 * channels or not bandwidth:
         return None
     one, most = dimms[0], row.memory_mt_s_max or row.memory_mt_s
-    slow, speed = one["configured_mt_s"], min(one["speed_mt_s"] or 0, most or 0)
-    if not slow or not one["size_bytes"] or speed <= slow:
+    slow, speed = one.get("configured_mt_s"), min(one.get("speed_mt_s") or 0, most or 0)
+    if not slow or not one.get("size_bytes") or speed <= slow:
         return None
     larger = copy.deepcopy(facts)
-    module: DimmFacts = {**one, "size_bytes": 2 * one["size_bytes"], "configured_mt_s": speed}
+    module: DimmFacts = {
+        **one,
+        "size_bytes": 2 * (one["size_bytes"] or 0),
+        "configured_mt_s": speed,
+    }
     larger["memory"]["dimms"] = [module] * channels
-    known = bandwidth["theoretical"]
+    known = bandwidth.get("theoretical")
     faster = known and known * speed // slow
     larger["memory"]["bandwidth_bytes_per_s"] = {"measured": None, "theoretical": faster}
     return larger

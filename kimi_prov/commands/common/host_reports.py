@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner.pasteable import fill_document
+from kimi_prov.show.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,10 @@ def publish(
             document["complete"] = all(found.get("complete") for found in hosts.values())
         also(document)
         output.write(document, lambda: text(fill_document(document, finished.inventory)))
+        if output.file is not None:
+            bad_hosts = [host for host, found in hosts.items() if not found.get("ok")]
+            verdict = f"not ok: {', '.join(bad_hosts)}" if bad_hosts else "ok"
+            say(f"{output.file}: {command} of {', '.join(hosts)}; {verdict}")
     # The report's own text about a host is not repeated; only its failure is reported.
     failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
     finished = replace(finished, outcome=replace(outcome, failures=failures))

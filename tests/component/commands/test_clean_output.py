@@ -895,6 +895,7 @@ def beside(command):
 CASES = {
     "completion": beside("completion"),
     "help": beside("help"),
+    "playbooks": beside("playbooks"),
     "version": beside("version"),
     "plan": plan,
     "check": check,
