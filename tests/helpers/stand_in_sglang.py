@@ -58,12 +58,17 @@ def _make_server() -> str:
 _AUTH = "def add_api_key_middleware(app, **_):\n    raise SystemExit('no gate')\n"
 
 
+FILES = {
+    **{f"{name}/__init__.py": "" for name in ("sglang", "sglang/srt", "sglang/srt/utils")},
+    "sglang/launch_server.py": _make_server(),
+    "sglang/srt/utils/auth.py": _AUTH,
+}
+
+
 def install(environment: Path) -> None:
     """Put the stand-in into a virtual environment that is there."""
     packages = next(environment.glob("lib/python*/site-packages"))
-    files = {f"{name}/__init__.py": "" for name in ("sglang", "sglang/srt", "sglang/srt/utils")}
-    files |= {"sglang/launch_server.py": _make_server(), "sglang/srt/utils/auth.py": _AUTH}
-    for name, text in files.items():
+    for name, text in FILES.items():
         path = packages / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

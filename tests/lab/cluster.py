@@ -49,7 +49,7 @@ USERS = {"alice": 2001, "bob": 2002}
 # for its users' jobs.
 PACKAGES = (
     *("slurm-wlm", "munge", "python3-venv", "python3-dev", "gcc", "g++", "libc6-dev"),
-    *("openssl", "numactl", "libnuma1", "curl", "environment-modules"),
+    *("openssl", "numactl", "libnuma1", "curl", "environment-modules", "haproxy"),
 )
 # Of memory, the part that the scheduler gives out.
 MEMORY_GIVEN = 0.8

@@ -24,6 +24,7 @@ import closed_form
 import cluster
 import pytest
 import stand_in_engine
+import stand_in_sglang
 import yaml
 from cluster_jobs import Jobs, chat, copy
 from machines import KIMI_PROV, kimi_prov
@@ -43,6 +44,7 @@ PROJECTS = "/shared/projects"
 ROOT = f"{PROJECTS}/site"
 # A root of its own, so small that nothing can be installed there.
 SMALL = f"{PROJECTS}/small"
+KT = f"{PROJECTS}/kt"
 WHEELS = f"{PROJECTS}/wheels"
 HELD_BYTES_PER_S = 16384
 VARIABLES = {
@@ -115,6 +117,9 @@ def site(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     for name, root, hosts in (("one", ROOT, 1), ("two", ROOT, 2), ("small", SMALL, 1)):
         variables = {**common, "kimi_slurm_root": root, "kimi_hosts_per_model": hosts}
         _render(base, name, facts, variables)
+    # Of a root of its own, for its environment has another wheel.
+    _render(base, "kt", facts, {**common, "kimi_slurm_root": KT})
+    _put_sglang(base / "kt")
     programs = base / "bin"
     programs.mkdir()
     # What a user has in ~/.ssh/config.
@@ -168,6 +173,52 @@ def _render(base: Path, name: str, facts: Path, variables: dict[str, Any]) -> No
     settings = base / name / "cluster.env"
     text = settings.read_text().replace("KIMI_STEP_S=5", "KIMI_STEP_S=0.5")
     settings.write_text(f"{text}export PIP_NO_INDEX=1 PIP_FIND_LINKS={WHEELS}\n")
+
+
+def _put_sglang(folder: Path) -> None:
+    """Put sglang's stand-in where KTransformers' server would be: no lab host has GPUs."""
+    plan = json.loads((folder / "plan.json").read_text())
+    version = plan["engine"]["version"]
+    wheel, content = stand_in_engine.wheel(version, stand_in_sglang.FILES)
+    wheels = folder.parent / "wheels-kt"
+    wheels.mkdir()
+    (wheels / wheel).write_bytes(content)
+    lock = stand_in_engine.lock(version, stand_in_sglang.FILES)
+    (folder / "locks" / plan["engine"]["lock"]).write_text(lock)
+    plan["engine"]["name"] = "ktransformers"
+    (folder / "plan.json").write_text(json.dumps(plan))
+    settings = folder / "cluster.env"
+    text = settings.read_text().replace(f"PIP_FIND_LINKS={WHEELS}", f"PIP_FIND_LINKS={WHEELS}-kt")
+    settings.write_text(text)
+    script = folder / "jobs" / "serve.sbatch"
+    text = script.read_text().replace("vllm.entrypoints.openai.api_server", stand_in_sglang.MODULE)
+    script.write_text(
+        text.replace("engine=(\n", "engine=(\n  --kt-cpuinfer 4096 --kt-numa-nodes 0\n")
+    )
+
+
+def test_a_job_serves_ktransformers_behind_its_own_haproxy(site: Site) -> None:
+    """Before the tests that need both nodes; its job ends with it."""
+    copy(site.slurm, site.folders / "wheels-kt", f"{WHEELS}-kt")
+    made = site.submit("kt")
+    jobs = site.there("kt", KT)
+    for name in ("environment", "weights"):
+        jobs.wait_done(int(made[name]["id"]))
+    # What was fetched for this folder is not counted for the next ones.
+    site.mirror.behaviour.served.clear()
+    number = int(made["serve"]["id"])
+    found = jobs.wait_ready(number)
+    closed_form.validate(found, "endpoint")
+    assert stand_in_sglang.SAYS in site.slurm.output(number)
+    assert "kt-kernel's threads are" in site.slurm.output(number)
+    assert jobs.chat(found)["choices"][0]["message"]["content"] == "hello"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        jobs.ask(found, "sk-kimi-another")
+    node = found["url"].split("//")[1].partition(":")[0]
+    assert "haproxy" in site.slurm.run(f"srun --overlap --jobid={number} ps -eo comm", user="alice")
+    assert site.command("cancel", "kt").returncode == 0
+    site.slurm.wait_job(number, "CANCELLED", "COMPLETED")
+    assert node in cluster.NODES
 
 
 @pytest.fixture(scope="module")
