@@ -66,7 +66,7 @@ image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHO
 
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy keepalived openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun rclone
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy keepalived openssl curl gnupg apt-utils age pebble chromium fonts-dejavu-core podman crun rclone
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 	@tests/unpacked-program prometheus usr/bin/prometheus $(BIN)
 	@tests/unpacked-program prometheus-alertmanager usr/bin/prometheus-alertmanager $(BIN) usr/share/prometheus/alertmanager

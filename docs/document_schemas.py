@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from kimi_prov.contract.documents import (
     backup,
     bench,
-    cancel,
+    bundle,
     catalog,
     check,
     clean,
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 DOCUMENTS: dict[str, Any] = {
     "backup": backup.Backup,
     "bench": bench.Bench,
-    "cancel": cancel.Cancel,
+    "bundle": bundle.Bundle,
+    "cancel": jobs.Cancel,
     "catalog": catalog.CatalogRows,
     "check": check.Check,
     "clean": clean.Clean,

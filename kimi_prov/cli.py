@@ -71,6 +71,7 @@ SECTIONS = {
     "Provision": (
         Row("init", "init:init", "Write an inventory or spec sheet to edit"),
         Row("plan", "plan:plan", "Print what apply would do, and why"),
+        Row("bundle", "bundle:bundle", "Gather all for machines offline"),
         Row("apply", "apply:apply", "Bring machines to a served model"),
         Row("verify", "verify:verify", "Check that the served model answers rightly"),
         Row("bench", "bench:bench", "Measure memory, kernel and served model"),

@@ -9,7 +9,7 @@ import click
 from kimi_prov.acceptance import suite
 from kimi_prov.commands.common import playbook_run, rendered
 from kimi_prov.commands.common.command import Command
-from kimi_prov.commands.common.options import CATALOG, EXTRA, add_folder_options
+from kimi_prov.commands.common.options import BUNDLE, CATALOG, EXTRA, add_folder_options
 from kimi_prov.commands.kubernetes import apply as kubernetes
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -31,19 +31,23 @@ if TYPE_CHECKING:
     click.option("--skip-tags", metavar="TAGS", help="All but these parts."),
     click.option("--check", is_flag=True, help="Change nothing, show what would change."),
     click.option("--diff", is_flag=True, help="Show what changes in files."),
+    BUNDLE,
     EXTRA,
     CATALOG,
     report=None,
 )
-def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
+def apply(path: Path, options: PlaybookOptions, target: Target, *, bundle: Path | None) -> ExitCode:
     """Bring machines, or a cluster, to a served model; the same command again changes nothing.
 
     DIR is a folder that `render kubernetes` made: kubectl applies it to a cluster, and the weights
     are fetched before the engine starts.
     """
-    if rendered.is_kubernetes(path, "apply", target, options.list_given("check", "diff")):
+    own = {**options.list_given("check", "diff"), **({"bundle": bundle} if bundle else {})}
+    if rendered.is_kubernetes(path, "apply", target, own):
         return kubernetes.run(path, target, check=options.check, diff=options.diff)
-    inventory, request = playbook_run.prepare("apply", "site", path, options)
+    inventory, request = playbook_run.prepare(
+        "apply", "site", path, options, playbook_run.name_bundle(bundle)
+    )
     if options.check:
         finished = playbook_run.run(request, inventory)
     else:

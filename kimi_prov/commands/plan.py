@@ -8,7 +8,7 @@ import click
 
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.commands.common.command import Command
-from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
+from kimi_prov.commands.common.options import BUNDLE, CATALOG, EXTRA, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.show.text import plan as plan_text
@@ -25,11 +25,13 @@ _BLOCKER = "blocker"
 
 
 @click.command(cls=Command)
-@add_inventory_options(EXTRA, CATALOG)
-def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+@add_inventory_options(BUNDLE, EXTRA, CATALOG)
+def plan(path: Path, options: PlaybookOptions, output: Output, *, bundle: Path | None) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     output.check()
-    inventory, request = playbook_run.prepare("plan", "plan", path, options)
+    inventory, request = playbook_run.prepare(
+        "plan", "plan", path, options, playbook_run.name_bundle(bundle)
+    )
     finished = playbook_run.run(request, inventory)
     plans = finished.outcome.plans
     blocked = any(

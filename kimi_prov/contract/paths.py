@@ -44,6 +44,8 @@ WEB = f"{ROOT}/web"
 WEB_ENVS = f"{ROOT}/web-env"
 WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
+# The distribution's packages of an offline bundle.
+OFFLINE = f"{ROOT}/offline"
 # An archive, while it is fetched or uploaded.
 TRANSFER = f"{ROOT}/transfer"
 
@@ -336,7 +338,7 @@ LIVING = (
 UNHASHED = (FORWARD_PROXY, APT_PROXY, WEB_SECRETS)
 
 # Our folders in ROOT, without the weights and the web UI's data.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, TRANSFER)
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, OFFLINE, TRANSFER)
 
 # Homes of the users that exist only since later versions, whose records do not have them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}

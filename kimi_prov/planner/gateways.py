@@ -194,7 +194,7 @@ def make_plan(
         "drift": {"timer": settings.drift_timer},
         "driver": driver.NO_DRIVER,
         "packages": _list_packages(host, settings, python, watched),
-        "site": site.make_document(settings),
+        "site": site.make_document(settings, host),
         "control": _make_control_section(settings, page),
         "timeouts": {"start_s": _START_TIMEOUT_S, "unit_start_s": _START_TIMEOUT_S},
         "paths": {**paths.collect_paths(), **_GATEWAY_PATHS},
@@ -356,7 +356,7 @@ def _plan_installation(
         return None
     disk.check_web_ui_space(host, page, python.build, findings)
     web.check_memory(host.memory_bytes, catalogue.web[-1], findings)
-    forward_proxy = site.make_document(settings)["proxy"]
+    forward_proxy = site.make_document(settings, host)["proxy"]
     return installation.make_package_section(settings, python.build, catalogue, forward_proxy)
 
 

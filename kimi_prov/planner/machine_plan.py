@@ -316,7 +316,7 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
         ],
         prediction.make_power_document(host, catalogue),
         ram_disk.make_page_cache_document(tmpfs, host, checkpoint, layout.bound.total, converted),
-        site.make_document(settings),
+        site.make_document(settings, host),
     )
 
 

@@ -58,6 +58,12 @@ EXTRA = click.option(
 OUTPUT = click.option(
     "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
 )
+BUNDLE = click.option(
+    "--bundle",
+    type=PATH,
+    metavar="DIR",
+    help="Install from this offline bundle.  [default: kimi_bundle]",
+)
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 LOGIN = click.option(
     "--login",

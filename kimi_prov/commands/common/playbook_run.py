@@ -80,6 +80,11 @@ def prepare(
     return inventory, request
 
 
+def name_bundle(folder: Path | None) -> dict[str, Any]:
+    """Return the variable that names an offline bundle, none where the option is not given."""
+    return {"kimi_bundle": str(folder.absolute())} if folder else {}
+
+
 def keep_workers(request: Request, inventory: Inventory) -> Request:
     """Return a run with one Ansible worker for each host, unless --forks is given.
 

@@ -19,8 +19,7 @@ from kimi_prov.show.text import slurm
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.contract.documents.cancel import Cancel
-    from kimi_prov.contract.documents.jobs import Jobs
+    from kimi_prov.contract.documents.jobs import Cancel, Jobs
     from kimi_prov.contract.documents.submit import Submit
     from kimi_prov.show.output import Output
 

@@ -1,4 +1,4 @@
-"""`kimi-prov/jobs/v1`: the jobs of a rendered folder."""
+"""`kimi-prov/jobs/v1` and `kimi-prov/cancel/v1`: the jobs of a rendered folder."""
 
 from __future__ import annotations
 
@@ -59,3 +59,21 @@ class EndpointOfJob(TypedDict):
     notes: list[str]
     file: str
     """The endpoint's file."""
+
+
+class Cancel(TypedDict):
+    """What `cancel` did with each job of a folder."""
+
+    schema: Literal["kimi-prov/cancel/v1"]
+    folder: str
+    """The folder, on the cluster."""
+    jobs: list[CancelledJob]
+
+
+class CancelledJob(TypedDict):
+    """A job of the folder."""
+
+    id: JobId
+    name: JobName | None
+    outcome: Literal["ending", "cancelled"]
+    """ending: a server that lets answers end; cancelled: by scancel."""

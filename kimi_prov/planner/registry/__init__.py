@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 # The first part of a finding's id is its subject: the things that the finding is about.
 SUBJECTS = {
     "bucket": "Buckets that weights come from",
+    "bundle": "The offline bundle",
     "catalogue": "Rows of the catalogue",
     "cloud": "Machines of a cloud",
     "cluster": "The Kubernetes cluster that a folder is applied to",

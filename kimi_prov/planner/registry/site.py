@@ -6,6 +6,15 @@ from kimi_prov.planner.registry.definition import Definition
 
 DEFINITIONS = (
     Definition(
+        "bundle.enough",
+        title="The offline bundle does not have all that this machine installs",
+        severities=("blocker", "pass"),
+        source="the plan, and the bundle's index with the SHA-256 of every file",
+        remedy="depends",
+        concerns="deployment",
+        titles={"pass": "The offline bundle has all that this machine installs"},
+    ),
+    Definition(
         "disk.mount",
         title="The file system below /srv/kimi cannot be used as it is mounted",
         severities=("blocker",),

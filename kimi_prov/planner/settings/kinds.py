@@ -389,6 +389,13 @@ def _parse_find_links(value: object, occurrence: Occurrence, base: Path | None) 
     return str(path)
 
 
+def _parse_folder(value: object, occurrence: Occurrence, base: Path | None) -> str:
+    path = _parse_path(value, occurrence, base)
+    if not path.is_dir():
+        raise occurrence.refuse(value, "a directory on the control machine that is there")
+    return str(path)
+
+
 def _parse_list(value: object, occurrence: Occurrence) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
@@ -484,6 +491,7 @@ _PARSERS: dict[str, Parser] = {
     "urls": _parse_urls,
     "source": _parse_source,
     "file": _parse_file,
+    "folder": _parse_folder,
     "fingerprint": _parse_fingerprint,
     "links": _parse_find_links,
     "networks": _parse_networks,

@@ -212,6 +212,8 @@ class Settings:
     nvidia_repo_url: str | None
     nvidia_repo_key_url: str | None
     nvidia_repo_key_fingerprint: str | None
+    bundle: str | None
+    bundle_key: str | None
     ca_bundle: str | None
     pip_index_url: str | None
     pip_extra_index_urls: list[str]
@@ -272,6 +274,8 @@ def parse_settings(
     )
     if named is not None:
         values |= {"kimi_speculative": named, "kimi_speculative_model": named}
+    if values["kimi_bundle"]:
+        values |= _replace_mirrors(values["kimi_bundle"])
     manifest, draft, converted = (
         _read_manifest(Path(file)) if (file := values[f"kimi_{name}weights_manifest"]) else None
         for name in ("", "draft_", "kt_")
@@ -323,6 +327,18 @@ def _check_together(values: Mapping[str, Any], host: str, find: Locate) -> None:
             "the way",
             fix="name the server's https address",
         )
+
+
+def _replace_mirrors(bundle: str) -> dict[str, object]:
+    """Return the site's variables by which everything comes from an offline bundle."""
+    return {
+        "kimi_apt_mirror": None,
+        "kimi_pip_index_url": None,
+        "kimi_torch_index_url": None,
+        "kimi_pip_extra_index_urls": [],
+        "kimi_pip_find_links": f"{bundle}/wheels",
+        "kimi_python_mirror": f"{bundle}/python",
+    }
 
 
 def _choose_draft_name(request: str, name: str | None, where: str) -> str | None:

@@ -182,6 +182,7 @@ def _make_pip_environment(settings: Settings) -> dict[str, str]:
             "PIP_INDEX_URL": settings.pip_index_url,
             "PIP_EXTRA_INDEX_URL": " ".join(settings.pip_extra_index_urls),
             "PIP_FIND_LINKS": _find_links(settings),
+            "PIP_NO_INDEX": "1" if settings.bundle else None,
             "PIP_CERT": paths.CA_BUNDLE if settings.ca_bundle else None,
         }
     )
@@ -195,6 +196,7 @@ def _make_uv_environment(settings: Settings) -> dict[str, str]:
             "UV_INDEX_STRATEGY": "unsafe-best-match",
             "UV_DEFAULT_INDEX": settings.pip_index_url,
             "UV_FIND_LINKS": _find_links(settings),
+            "UV_OFFLINE": "1" if settings.bundle else None,
             "SSL_CERT_FILE": paths.CA_BUNDLE if settings.ca_bundle else None,
         }
     )

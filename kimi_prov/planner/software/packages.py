@@ -41,7 +41,7 @@ def make_environment(plan: Plan) -> dict[str, str]:
             "APT_CONFIG": paths.APT_PROXY,
             "no_proxy": ",".join(site["proxy"]["no_proxy"]),
         }
-    if site["apt_mirror"]:
+    if site["apt_mirror"] or "bundle" in site:
         # This file names the proxy too.
         environment["APT_CONFIG"] = paths.APT_CONFIG
     return environment

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
@@ -27,7 +27,9 @@ from kimi_prov.packaging import engine_plugins, lock_files
 from kimi_prov.show.text.formats import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kimi_prov.contract.documents.bundle import BundledPython
 
 _HASHES = "kimi-prov:hashes"
 _ONE_OF = "of every file of this release that the lock allows; one of them was installed"
@@ -117,6 +119,62 @@ def build_image_document(
     bom.register_dependency(installed, packages)
     written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return written
+
+
+def build_bundle_document(
+    locks: Mapping[str, str],
+    packages: Iterable[tuple[str, str]],
+    pythons: Iterable[BundledPython],
+) -> Mapping[str, object]:
+    """Return the document of an offline bundle; the same content gives the same bytes.
+
+    `packages`: the distribution's, as file and system; `pythons`: rows with name and sha256.
+    """
+    debs = sorted({_build_package(file, system) for file, system in packages}, key=_get_reference)
+    names = [*locks.values(), *map(_get_reference, debs)]
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, "\n".join(["offline bundle", *names])))
+    bom.metadata.timestamp = datetime.fromtimestamp(0, UTC)
+    bom.metadata.tools.components.add(
+        Component(name="kimi-prov", version=__version__, type=ComponentType.APPLICATION)
+    )
+    root = Component(name="offline bundle", bom_ref="bundle", type=ComponentType.DATA)
+    bom.metadata.component = root
+    parts = [part for lock, text in locks.items() for part in _list_packages(lock, text)]
+    parts += debs
+    parts += [
+        Component(
+            name="cpython",
+            version=row["name"],
+            bom_ref=f"interpreter:{row['sha256']}",
+            type=ComponentType.APPLICATION,
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=row["sha256"])],
+        )
+        for row in pythons
+    ]
+    for part in parts:
+        bom.components.add(part)
+    bom.register_dependency(root, parts)
+    return cast("Mapping[str, object]", json.loads(JsonV1Dot6(bom).output_as_string()))
+
+
+def _build_package(file: str, system: str) -> Component:
+    """Return a distribution's package by its file's name: NAME_VERSION_ARCH.deb."""
+    name, version, arch = file.removesuffix(".deb").split("_")
+    distribution = system.partition("-")[0]
+    url = PackageURL(
+        type="deb",
+        namespace=distribution,
+        name=name,
+        version=version,
+        qualifiers={"arch": arch, "distro": system},
+    )
+    return Component(
+        name=name, version=version, bom_ref=str(url), type=ComponentType.LIBRARY, purl=url
+    )
+
+
+def _get_reference(component: Component) -> str:
+    return str(component.bom_ref.value)
 
 
 def format_text(machines: Sequence[Machine]) -> str:

@@ -9,8 +9,7 @@ from kimi_prov.contract.durations import format_duration
 from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.cancel import Cancel
-    from kimi_prov.contract.documents.jobs import Job, Jobs
+    from kimi_prov.contract.documents.jobs import Cancel, Job, Jobs
     from kimi_prov.contract.documents.submit import Submit, SubmittedJob
 
 _ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"

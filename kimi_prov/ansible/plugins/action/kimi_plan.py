@@ -14,6 +14,7 @@ from kimi_prov.ansible import (
     apply_lock,
     gateway_hosts,
     host_settings,
+    offline,
     role_options,
     serve_units,
     switching,
@@ -125,6 +126,8 @@ class ActionModule(HostAction):
             plan = made
             document = {"kimi_document": made}
         _check_archive(plan, facts)
+        if "bundle" in plan["site"]:
+            plan["findings"] = offline.judge_bundle(plan, facts, settings.bundle_key)
         self._check_role_options({"kimi_plan": plan, "kimi_facts": facts}, locate)
         return {"plan": plan, **document}
 

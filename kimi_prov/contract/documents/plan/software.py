@@ -68,6 +68,21 @@ class SitePlan(TypedDict):
     python_mirror: str | None
     ca_bundle: str | None
     proxy: NotRequired[ForwardProxyPlan | None]
+    bundle: NotRequired[OfflineBundle]
+    """Absent where the machine installs from the network."""
+
+
+class OfflineBundle(TypedDict):
+    """The offline bundle that the machine installs from."""
+
+    dir: str
+    """On the control machine."""
+    archive: str
+    """Of the distribution's packages, on the control machine."""
+    signature: str
+    keyring: str
+    source: str
+    """Where the archive is unpacked on the machine."""
 
 
 class ForwardProxyPlan(TypedDict):

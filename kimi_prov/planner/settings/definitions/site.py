@@ -9,6 +9,23 @@ _SITE = "Sites behind a mirror"
 
 VARIABLES: tuple[Variable, ...] = (
     define(
+        _SITE,
+        "bundle",
+        "folder",
+        None,
+        "/srv/offline-bundle",
+        "Folder on the control machine that `kimi-prov bundle` made: wheels, CPython and packages "
+        "come from it, and the machine asks no network. It replaces the site's mirrors.",
+    ),
+    define(
+        _SITE,
+        "bundle_key",
+        "fingerprint",
+        None,
+        "EB693B3035CD5710E231E123A4B469963BF863CC",
+        "Fingerprint of the key that signed the offline bundle; another one is refused.",
+    ),
+    define(
         _DRIVER,
         "nvidia_driver_version",
         "text",

@@ -22,6 +22,7 @@ Kind = Literal[
     "source",  # where weights come from
     "links",  # a URL, or a directory on the control machine
     "file",  # a file on the control machine
+    "folder",  # a directory on the control machine
     "networks",  # a list of IPv4 and IPv6 networks
     "texts",  # a list of strings
     "urls",

@@ -1,0 +1,33 @@
+"""The document of `bundle` as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.contract.sizes import format_bytes, format_file_count
+from kimi_prov.show.text.lines import wrap
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.bundle import Bundle
+
+
+def format_text(document: Bundle, folder: str, fingerprint: str) -> str:
+    """Write what the bundle holds, how weights come, and how it is used."""
+    if document["missing"]:
+        lines = [f"{folder}: the offline bundle is not complete; missing:"]
+        for name in document["missing"]:
+            lines += wrap(name, "  ", "    ")
+        return "\n".join([*lines, "run the same command again: what came is kept"])
+    wheels = {file for row in document["locks"] for file in row["files"]}
+    packages = sum(row["count"] for row in document["archives"])
+    size = format_bytes(document["bytes"])
+    lines = [f"{folder}: {format_file_count(len(document['files']))}, {size}"]
+    lines += [f"  {len(wheels)} wheels, {packages} packages, {len(document['pythons'])} CPython"]
+    for row in document["machines"]:
+        lines += wrap(f"for {row['name']}: {row['engine'] or 'a gateway'} on {row['system']}", "  ")
+    for weights in document["weights"]:
+        lines += wrap(f"weights of {weights['model']}: {weights['instruction']}", "  ", "    ")
+    for notice in document["notices"]:
+        lines += wrap(notice, "  ", "    ")
+    lines += ["in the inventory, or with apply --bundle DIR for the first line:"]
+    return "\n".join([*lines, f"  kimi_bundle: {folder}", f"  kimi_bundle_key: '{fingerprint}'"])

