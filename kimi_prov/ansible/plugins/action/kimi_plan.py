@@ -125,9 +125,10 @@ class ActionModule(HostAction):
             made["upgrade"]["switches"] = switching.is_needed(made, facts)
             plan = made
             document = {"kimi_document": made}
-        _check_archive(plan, facts)
         if "bundle" in plan["site"]:
             plan["findings"] = offline.judge_bundle(plan, facts, settings.bundle_key)
+        else:
+            _check_archive(plan, facts)
         self._check_role_options({"kimi_plan": plan, "kimi_facts": facts}, locate)
         return {"plan": plan, **document}
 
