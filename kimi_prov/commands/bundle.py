@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov import documents, schemas
+from kimi_prov import documents, inventory_files, schemas
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import targets
 from kimi_prov.commands.common import playbook_run
@@ -17,6 +17,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.bundle import signing
 from kimi_prov.operate.bundle.gather import Gathering, Machine
+from kimi_prov.packaging import resources
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.runner.inventory import find_vars_file
@@ -73,6 +74,8 @@ def bundle(
     INVENTORY may be a spec sheet or a facts file, which names its schema. What came is kept: the
     same command again goes on, or brings the folder up to date. Weights are not in it.
     """
+    # What is no inventory is refused before the key is looked for.
+    inventory_files.list_sources(path, resources.find_ansible_config())
     catalogue, fingerprint = loader.load_catalogue(), signing.find_fingerprint(sign_with)
     if _is_data(path):
         machines = _plan_sheet(path, options, model, _list_systems(systems, catalogue), catalogue)

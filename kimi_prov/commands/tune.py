@@ -121,14 +121,14 @@ def _refuse_folder(path: Path) -> None:
     kind = folder_writer.find_kind(path)
     if kind == SLURM:
         raise UserError(
-            f"{path}: a job has its settings from the folder, and a tune restarts an engine that "
-            "is installed on a machine",
+            f"{path}: this folder was rendered for SLURM: a job has its settings from it, and a "
+            "tune restarts an engine that is installed on a machine",
             fix="measure jobs with other settings by jobs/bench.sbatch: render, submit, compare",
         )
     if kind == KUBERNETES:
         raise UserError(
-            f"{path}: a pod has its settings from its object, and a tune restarts an engine that "
-            "is installed on a machine",
+            f"{path}: this folder was rendered for Kubernetes: a pod has its settings from its "
+            "object, and a tune restarts an engine that is installed on a machine",
             fix="render with other settings, apply and measure each",
         )
 

@@ -102,6 +102,7 @@ REMADE = (
     *(paths.ACME_SETTINGS, paths.ACME_STATE, paths.NCCL_STATE, paths.WEB_STATE, paths.WEB_BEFORE),
     *(paths.DRIFT_STATE, paths.METRICS_STATE, paths.WATCHDOG_STATE, paths.STARTS),
     *(paths.FETCH_PROGRESS, paths.STAGE_PROGRESS, paths.CONVERT_PROGRESS, paths.BENCH_PROGRESS),
+    paths.TUNE_PROGRESS,
     *(paths.SWITCH_PROGRESS, paths.REST_PROGRESS, paths.SHARE, paths.NEIGHBOUR),
     *(paths.REST_JOB, paths.BEGUN, paths.IDLE, paths.SESSIONS_KEPT),
 )

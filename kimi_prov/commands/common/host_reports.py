@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from kimi_prov.runner.run import FinishedRun
     from kimi_prov.show.output import Output
 
+    # A host's part of a report; each command has a type of its own for it.
+    Entry = dict[str, Any]
+
 
 def collect(
     command: str,
@@ -34,7 +37,7 @@ def collect(
     return playbook_run.run(request, inventory)
 
 
-def make_unreached(reason: str) -> dict[str, Any]:
+def make_unreached(reason: str) -> Entry:
     """Return the entry of a host without a document."""
     return {"ok": False, "detail": reason}
 
@@ -42,7 +45,7 @@ def make_unreached(reason: str) -> dict[str, Any]:
 def add_failed(
     hosts: dict[str, Any],
     failures: Iterable[Failure],
-    make: Callable[[str], dict[str, Any]] = make_unreached,
+    make: Callable[[str], Entry] = make_unreached,
 ) -> None:
     """Add an entry for each host that failed without a document; `make` makes it of the reason."""
     for failure in failures:
@@ -55,7 +58,7 @@ def publish(
     finished: FinishedRun,
     output: Output,
     text: Callable[[Any], str],
-    unreached: Callable[[str], dict[str, Any]] = make_unreached,
+    unreached: Callable[[str], Entry] = make_unreached,
     also: Callable[[Any], None] = lambda _: None,
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
@@ -76,7 +79,7 @@ def publish(
         also(document)
         output.write(document, lambda: text(fill_document(document, finished.inventory)))
         if output.file is not None:
-            bad_hosts = [host for host, found in hosts.items() if not found.get("ok")]
+            bad_hosts = [host for host, answer in hosts.items() if not answer.get("ok")]
             verdict = f"not ok: {', '.join(bad_hosts)}" if bad_hosts else "ok"
             say(f"{output.file}: {command} of {', '.join(hosts)}; {verdict}")
     # The report's own text about a host is not repeated; only its failure is reported.

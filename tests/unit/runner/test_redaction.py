@@ -71,6 +71,7 @@ SOUNDS_SECRET = {
     "kimi_kubernetes_image_pull_secret": "the name of an object",
     "kimi_nvidia_repo_key_url": "a public key",
     "kimi_nvidia_repo_key_fingerprint": "a public key",
+    "kimi_bundle_key": "the fingerprint of a public key",
 }
 
 
