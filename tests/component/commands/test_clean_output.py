@@ -507,6 +507,16 @@ def check(_machines, folder):
     harmless(*here("check", file, f"--{HOSTILE}"))
 
 
+def bundle(_machines, folder):
+    """What is gathered comes from our own catalogue: a sheet, names and a key are others' words."""
+    sheet = folder / f"{STEERING}.yml"
+    sheet.write_text(yaml.safe_dump({"schema": "kimi-prov/spec/v1", "cpu": {HOSTILE: 1}}))
+    options = ("--output", folder / HOSTILE, "--sign-with")
+    harmless(*here("bundle", sheet, *options, STEERING))
+    harmless(*here("bundle", folder / HOSTILE, *options, HOSTILE))
+    harmless(*here("bundle", sheet, *options, STEERING, "--os", HOSTILE, "--model", HOSTILE))
+
+
 def catalog(_machines, folder):
     told = dict.fromkeys(("title", "note", "fix", "source"), HOSTILE)
     row = {**told, "id": "site", "severity": "warning", "confidence": "low"}
@@ -898,6 +908,7 @@ CASES = {
     "playbooks": beside("playbooks"),
     "version": beside("version"),
     "plan": plan,
+    "bundle": bundle,
     "check": check,
     "apply": apply,
     "verify": verify,
