@@ -112,7 +112,7 @@ def tune(
         playbook_run.conclude(ended)
         return playbook_run.conclude(finished)
     for host, document in finished.outcome.documents.items():
-        document |= {"load": request["load"], "prompts_of_file": load.prompts is not None}
+        document |= {**split_load(request["load"]), "prompts_of_file": load.prompts is not None}
         _add_lines(path, host, document, write=write)
     return host_reports.publish("tune", finished, output, _find_writer(output.format))
 
@@ -153,6 +153,12 @@ def _build_request(options: Mapping[str, Any]) -> tuple[BenchLoad, TuneOptions]:
         "only": _split_settings(options["only"]),
         "load": cast("BenchLoadDocument", own),
     }
+
+
+def split_load(load: Mapping[str, object]) -> dict[str, object]:
+    """Return what a report says of a load: how it is put on, and beside it the sizes asked for."""
+    sizes = {key: load[key] for key in ("input_tokens", "output_tokens") if key in load}
+    return {"load": {key: load[key] for key in load if key not in sizes}, **sizes}
 
 
 def _read_sizes(file: Path | None) -> Load:

@@ -8,11 +8,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING
 
+import closed_form
 import pytest
 import yaml
 
 from kimi_prov.cli import cli
 from kimi_prov.commands.common.inventory_writes import add_host_lines
+from kimi_prov.commands.tune import split_load
 from kimi_prov.errors import UserError
 from kimi_prov.show.exit_handling import run_guarded
 
@@ -76,3 +78,10 @@ def test_lines_that_are_there_are_never_rewritten(tmp_path: Path) -> None:
     assert yaml.safe_load(file.read_text()) == {"kimi_threads": 4}
     with pytest.raises(UserError, match="no name of a file"):
         add_host_lines(tmp_path, "../up", LINES)
+
+
+def test_the_load_and_its_sizes_are_those_of_the_schema() -> None:
+    said = split_load({"requests": 8, "input_tokens": 256, "output_tokens": 64, "chat": False})
+    assert said["load"] == {"requests": 8, "chat": False}
+    host = {"ok": True, "detail": "", **said}
+    closed_form.validate({"schema": "kimi-prov/tune/v1", "ok": True, "hosts": {"a": host}}, "tune")

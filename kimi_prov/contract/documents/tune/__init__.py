@@ -60,6 +60,10 @@ class TunedHost(TypedDict, total=False):
     busy: bool
     """Whether others worked on the machine when it began."""
     load: BenchLoad
+    input_tokens: Positive
+    """Asked for, of each prompt; absent: as predicted."""
+    output_tokens: Positive
+    """Asked for, of each answer; absent: as predicted."""
     prompts_of_file: bool
 
 
