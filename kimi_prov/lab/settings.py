@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kimi_prov.lab.shell import make_tool_environment
+from kimi_prov.packaging import apt_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,28 +41,8 @@ class AptSettings:
 
 def read_apt_settings() -> AptSettings:
     """Read the control machine's apt sources and options."""
-    texts = [
-        path.read_text(errors="replace")
-        for folder, pattern in (("/etc/apt", "sources.list"), ("/etc/apt/sources.list.d", "*"))
-        for path in sorted(Path(folder).glob(pattern))
-        if path.suffix in {".list", ".sources"}
-    ]
-    mirror, security = find_debian_archives(texts)
+    mirror, security = apt_sources.find_archives(apt_sources.read_own(), "debian")
     return AptSettings(mirror, security, parse_apt_options(_read_output(["apt-config", "dump"])))
-
-
-def find_debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
-    """Return the Debian archive and its security archive named in sources files of either form."""
-    urls = [
-        url.rstrip("/")
-        for text in texts
-        for line in text.splitlines()
-        if line.startswith(("deb ", "URIs:"))
-        for url in re.findall(r"https?://[^\s\]]+", line)
-    ]
-    main = next((url for url in urls if url.endswith("/debian")), None)
-    security = next((url for url in urls if url.endswith("/debian-security")), None)
-    return main, security
 
 
 def parse_apt_options(dump: str) -> tuple[str, ...]:

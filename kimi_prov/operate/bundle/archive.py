@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging.apt_sources import find_archives, read_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,27 +35,16 @@ _TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class Suites:
-    """A distribution's archive: its address, that of security updates, its keyring."""
+    """What lies in a distribution's archive, where its security updates are, and its keyring."""
 
-    mirror: str
-    security: str
     components: str
+    security: str
     keyring: str
 
 
 _DISTRIBUTIONS = {
-    "debian": Suites(
-        "http://deb.debian.org/debian",
-        "http://deb.debian.org/debian-security",
-        "main",
-        "/usr/share/keyrings/debian-archive-keyring.gpg",
-    ),
-    "ubuntu": Suites(
-        "http://archive.ubuntu.com/ubuntu",
-        "http://archive.ubuntu.com/ubuntu",
-        "main universe",
-        "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
-    ),
+    "debian": Suites("main", "{mirror}-security", "/usr/share/keyrings/debian-archive-keyring.gpg"),
+    "ubuntu": Suites("main universe", "{mirror}", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"),
 }
 _CODENAMES = {
     "debian-12": "bookworm",
@@ -96,7 +86,13 @@ class Archive:
                 + ("archive-keyring" if distribution == "debian" else "keyring"),
             )
         self.system, self._arch, self._folder = system, _ARCHES[arch], folder.absolute()
-        self._sources = _format_sources(suites, _CODENAMES[system], mirror)
+        mirror = mirror or find_archives(read_own(), distribution)[0]
+        if mirror is None:
+            raise UserError(
+                f"{system}: this computer's apt sources name no archive of {distribution}",
+                fix=f"name one in kimi_apt_mirror: http://MIRROR/{distribution}",
+            )
+        self._sources = _format_sources(suites, _CODENAMES[system], mirror.rstrip("/"))
         _require_tools()
 
     def refresh(self) -> None:
@@ -214,12 +210,9 @@ class Archive:
 _RELEASE = "APT::FTPArchive::Release"
 
 
-def _format_sources(suites: Suites, codename: str, mirror: str | None) -> str:
-    own = (mirror or suites.mirror).rstrip("/")
-    security = f"{own}-security" if mirror else suites.security
-    if suites.security == suites.mirror:
-        security = own
-    rows = ((own, f"{codename} {codename}-updates"), (security, f"{codename}-security"))
+def _format_sources(suites: Suites, codename: str, mirror: str) -> str:
+    security = suites.security.format(mirror=mirror)
+    rows = ((mirror, f"{codename} {codename}-updates"), (security, f"{codename}-security"))
     return "\n".join(
         f"Types: deb\nURIs: {url}\nSuites: {names}\nComponents: {suites.components}\n"
         f"Signed-By: {suites.keyring}\n"

@@ -106,18 +106,22 @@ def _list_requests(subject: Subject, _: MachinePlan, base: Variables) -> list[Ca
     """Double the requests at once up to those of the load, and halve them once."""
     now = int(base.get("concurrency") or subject.settings.concurrency)
     more = _list_doubled(now, subject.users)
-    rows = [("up", count) for count in more]
+    rows: list[tuple[Direction, int]] = [("up", count) for count in more]
     if now > 1:
         rows.append(("down", now // 2))
     return [
         Candidate(
             "requests",
-            f"{count} request{'s' if count > 1 else ''} at once",
+            f"{_name_count(count, 'request')} at once",
             {**base, "concurrency": count},
-            "up" if way == "up" else "down",
+            way,
         )
         for way, count in rows
     ]
+
+
+def _name_count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _list_doubled(now: int, most: int) -> list[int]:
@@ -144,12 +148,7 @@ def _list_threads(subject: Subject, plan: MachinePlan, base: Variables) -> list[
     if now > 3:
         rows.append(("down", now // 2))
     return [
-        Candidate(
-            "threads",
-            f"{count} thread{'s' if count > 1 else ''}",
-            {**base, "threads": count},
-            way,
-        )
+        Candidate("threads", _name_count(count, "thread"), {**base, "threads": count}, way)
         for way, count in rows
     ]
 

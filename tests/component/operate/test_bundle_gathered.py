@@ -141,7 +141,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/debian"
-        suites = archive.Suites(url, f"{url}-security", "main", str(keyring))
+        suites = archive.Suites("main", "{mirror}-security", str(keyring))
         patch.setitem(archive._DISTRIBUTIONS, "debian", suites)
         try:
             yield write_site(folder, url, fingerprint)

@@ -2,12 +2,12 @@ import pytest
 
 from kimi_prov.lab.settings import (
     AptSettings,
-    find_debian_archives,
     find_resolvers,
     make_product_variables,
     parse_apt_options,
     parse_pip_config,
 )
+from kimi_prov.packaging.apt_sources import find_archives
 
 DEB822 = """\
 Types: deb
@@ -79,14 +79,14 @@ def test_an_archive_over_tls_is_handed_on_and_others_are_in_the_image_already():
 
 def test_debian_archives_are_found_among_others_in_either_form():
     others = "deb [signed-by=/k.gpg] https://packages.site/apt stable main\n"
-    assert find_debian_archives([others, DEB822]) == (
+    assert find_archives([others, DEB822], "debian") == (
         "http://mirror.site/debian",
         "http://mirror.site/debian-security",
     )
     old = "# deb http://commented.site/debian x main\ndeb http://old.site/debian bookworm main\n"
-    assert find_debian_archives([old])[0] == "http://old.site/debian"
-    assert find_debian_archives([old])[1] is None
-    assert find_debian_archives([others]) == (None, None)
+    assert find_archives([old], "debian")[0] == "http://old.site/debian"
+    assert find_archives([old], "debian")[1] is None
+    assert find_archives([others], "debian") == (None, None)
 
 
 def test_only_options_that_decide_over_access_are_taken():
