@@ -168,7 +168,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hollow(
     given: gpus.GpuAccess, catalogue: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[full_size.Models]:
@@ -189,7 +189,7 @@ def hollow(
         full_size.leave(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def full(
     given: gpus.GpuAccess, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[full_size.Asked]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 from contextlib import contextmanager
@@ -40,10 +41,17 @@ REVISION = "lab-1"
 # The same model, for what is estimated: of random weights nothing is.
 ESTIMATED = "-estimated"
 _OF = {PLAIN: "kimi-k2-thinking", SEEING: "kimi-k2.5"}
+_WHOLE = load_catalogue().model(_OF[PLAIN]).architecture
 _TOWER = model_shapes.Tower(layers=27, hidden=1152, width=4304, heads=16)
 _CONTEXT = 65536
 # As moonshotai publishes them: 62 to 64 files.
 _SHARD_BYTES = 9_600_000_000
+# A draft of one layer for it, all zeros: it guesses the same token each time, which is rejected.
+DRAFT = "hollow-eagle3"
+_DRAFT_REVISION = "local"
+_DRAFT_VOCAB = 32000
+# The target's layers whose outcome it reads; the smallest model here has four.
+_DRAFT_READS = (1, 2, 3)
 # Of all cards' memory, with which 8 of 80 GB hold all 61 layers.
 _WEIGHTS_SHARE = 0.875
 _MIB = 1 << 20
@@ -90,6 +98,8 @@ class Asked:
     def ask(self, layout: Layout, **over: object) -> None:
         """Write the inventory's variables for a layout; `over` wins over all others."""
         self.models.made(layout.model)
+        if "kimi_speculative" in layout.wishes:
+            self.models.make_draft()
         wishes = {"kimi_model": layout.model, "kimi_weights_source": source(layout.model)}
         asked = {**wishes, **layout.wishes, **self.always, **over}
         _variables(self.host).write_text(yaml.safe_dump(asked))
@@ -134,6 +144,15 @@ def layouts(cards: int) -> list[Layout]:
         other(
             "data-parallel attention",
             kimi_engine_args={"data-parallel-size": cards, "enable-expert-parallel": True},
+        ),
+        other("an engine on each card", _LOADS, kimi_instances=cards),
+        other(
+            "a draft that is always rejected",
+            _LOADS,
+            kimi_engine_args={"enable-expert-parallel": False},
+            kimi_speculative=DRAFT,
+            kimi_speculative_tokens=3,
+            kimi_draft_weights_source=f"file://{paths.MODELS}/{DRAFT}/{_DRAFT_REVISION}",
         ),
     ]
 
@@ -180,9 +199,30 @@ class Models:
             model.make_model(made, "hollow", shape)
         return made
 
+    def make_draft(self) -> Path:
+        """Make the draft of `PLAIN` below the folder, unless it is there; returns its folder."""
+        made = self.folder / DRAFT / _DRAFT_REVISION
+        if not made.exists():
+            made.mkdir(parents=True)
+            write_draft(made, _cut(PLAIN, self.layers[PLAIN]))
+        return made
+
     def add_rows(self, file: Path) -> None:
-        """Add rows of the models, and of their estimates, to those of a catalogue."""
+        """Add rows of the models, their estimates and the draft to those of a catalogue."""
         document: dict[str, Any] = yaml.safe_load(file.read_text())
+        document["drafts"] = [
+            {
+                "name": DRAFT,
+                "repo": f"lab/{DRAFT}",
+                "models": [PLAIN, PLAIN + ESTIMATED],
+                "method": "eagle3",
+                "size_bytes": sum(_count_bytes(*tensor) for tensor in list_draft_tensors(_WHOLE)),
+                "kv_values": _WHOLE.kv_lora_rank + _WHOLE.qk_rope_head_dim,
+                "least": "0.18.0",
+                "source": "tests/gpu/full_size.py",
+                "confidence": "high",
+            }
+        ]
         for name, of in _OF.items():
             cut = dataclasses.asdict(_cut(name, self.layers[name]))
             document["architectures"][name] = {k: v for k, v in cut.items() if v is not None}
@@ -205,6 +245,82 @@ class Models:
                 {**row, "name": name + ESTIMATED},
             ]
         file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def list_draft_tensors(of: Architecture) -> list[tuple[str, str, tuple[int, ...]]]:
+    """List a draft's tensors: name, type, shape. Read by vLLM's `deepseek_eagle3`, one layer."""
+    hidden, heads = of.hidden, of.heads
+    key = of.qk_nope_head_dim + of.qk_rope_head_dim
+    sizes: dict[str, tuple[int, ...]] = {
+        "fc": (hidden, len(_DRAFT_READS) * hidden),
+        "lm_head": (_DRAFT_VOCAB, hidden),
+        "norm": (hidden,),
+        "midlayer.input_layernorm": (hidden,),
+        "midlayer.post_attention_layernorm": (hidden,),
+        "midlayer.hidden_norm": (hidden,),
+        # The layer reads the embedding beside the hidden state.
+        "midlayer.self_attn.q_a_proj": (of.q_lora_rank, 2 * hidden),
+        "midlayer.self_attn.q_a_layernorm": (of.q_lora_rank,),
+        "midlayer.self_attn.q_b_proj": (heads * key, of.q_lora_rank),
+        "midlayer.self_attn.kv_a_proj_with_mqa": (
+            of.kv_lora_rank + of.qk_rope_head_dim,
+            2 * hidden,
+        ),
+        "midlayer.self_attn.kv_a_layernorm": (of.kv_lora_rank,),
+        "midlayer.self_attn.kv_b_proj": (
+            heads * (of.qk_nope_head_dim + of.v_head_dim),
+            of.kv_lora_rank,
+        ),
+        "midlayer.self_attn.o_proj": (hidden, heads * of.v_head_dim),
+        "midlayer.mlp.gate_proj": (of.dense_width, hidden),
+        "midlayer.mlp.up_proj": (of.dense_width, hidden),
+        "midlayer.mlp.down_proj": (hidden, of.dense_width),
+    }
+    weights = [(f"{name}.weight", "BF16", shape) for name, shape in sizes.items()]
+    return [*weights, ("d2t", "I64", (_DRAFT_VOCAB,))]
+
+
+def _count_bytes(_: str, kind: str, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * {"BF16": 2, "I64": 8}[kind]
+
+
+def write_draft(folder: Path, target: Architecture) -> None:
+    """Write a draft for the model into a folder: a configuration, and zeros that no disk holds."""
+    config = {
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 1,
+        "hidden_size": target.hidden,
+        "intermediate_size": target.dense_width,
+        "num_attention_heads": target.heads,
+        "num_key_value_heads": target.heads,
+        "q_lora_rank": target.q_lora_rank,
+        "kv_lora_rank": target.kv_lora_rank,
+        "qk_nope_head_dim": target.qk_nope_head_dim,
+        "qk_rope_head_dim": target.qk_rope_head_dim,
+        "v_head_dim": target.v_head_dim,
+        "vocab_size": target.vocab,
+        "draft_vocab_size": _DRAFT_VOCAB,
+        "max_position_embeddings": _CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": list(_DRAFT_READS),
+            "use_aux_hidden_state": True,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, kind, shape in list_draft_tensors(target):
+        begin, end = end, end + _count_bytes(name, kind, shape)
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
 
 
 def layers_held(name: str, gpu_bytes: int) -> int:

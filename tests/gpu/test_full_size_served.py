@@ -33,7 +33,7 @@ pytestmark = pytest.mark.gpu
 
 OTHERS = (
     *("tensor parallel", "expert parallel", "8-bit cache", "cache shared out"),
-    "data-parallel attention",
+    *("data-parallel attention", "an engine on each card", "a draft that is always rejected"),
 )
 # Of what the plan counts and the log tells.
 NEAR = 0.03

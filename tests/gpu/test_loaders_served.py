@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import engine_unit as unit
 import full_size
+import gpu_report
 import loaders
 import pytest
 
@@ -44,9 +45,21 @@ def carry(host: Host) -> None:
     host.ssh(f"mkdir -p {_PLACE} && echo {data} | base64 -d | tar -xz -C {_PLACE}")
 
 
+def select_flags(argv: list[str]) -> list[str]:
+    """Select of a unit's command what each start has: all but model, name and address."""
+    begins = next(at for at, word in enumerate(argv) if word.startswith("--"))
+    groups: list[list[str]] = []
+    for word in argv[begins:]:
+        groups += [[word]] if word.startswith("--") else []
+        groups[-1] += [] if word.startswith("--") else [word]
+    away = ("--model", "--served-model-name", "--host", "--port")
+    return [word for group in groups if group[0] not in away for word in group]
+
+
 def test_apply_serves_before_loaders_are_tried(full: Asked, clock: Clock, report: Report) -> None:
     """`kimi-prov apply` brings the host to a served model of Kimi's own size."""
-    layout = next(one for one in full_size.layouts(1) if one.name == "tensor parallel")
+    cards = len(gpu_report.cards())
+    layout = next(one for one in full_size.layouts(cards) if one.name == "tensor parallel")
     full.ask(layout, kimi_start_timeout_s=int(max(60.0, min(3600.0, clock.left_s))))
     done = full.host.apply()
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
@@ -66,12 +79,14 @@ def test_each_loader_starts_the_engine(full: Asked, clock: Clock, report: Report
     host.ssh(f"systemctl stop {unit.UNIT}")
     minutes = max(1.0, (clock.left_s - _KEPT_S) / 60)
     python = program.rpartition("/")[0] + "/python"
-    model = report.figures["argv"][1]
+    argv = report.figures["argv"]
+    flags = " ".join(select_flags(argv))
+    model = argv[argv.index("--model") + 1]
     host.ssh(
         # As the unit has it: what kernels are chosen by.
         f'eval "export $(systemctl show {unit.UNIT} -p Environment --value)"; '
         f"{python} {_PLACE}/tests/gpu/loaders.py --output {_OUTPUT} --minutes {minutes:.1f} "
-        f"--model {model} --python {python} --no-pieces",
+        f"--model {model} --python {python} --no-pieces --flags='{flags}'",
         check=False,
         timeout=60 * minutes + 120,
     )

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu"))
 import full_size
 
 EIGHT = 8
+# No card holds all layers alone.
+ONE_EACH = "an engine on each card"
 MIB = 1 << 20
 # The inventories that it applies as they are, with an engine that its wheels are carried of.
 CARRIED = {"kimi_engine_version": "0.25.1"}
@@ -48,29 +50,41 @@ def test_rows_are_those_of_a_site_and_have_so_many_layers(tmp_path):
     assert found.model(full_size.SEEING).architecture.vision_params == whole.vision_params
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The catalogue beside the models of eight cards, which have all layers, and their draft."""
+    folder = tmp_path_factory.mktemp("rows")
+    file = folder / "models.yaml"
+    file.write_text(yaml.safe_dump({"architectures": {}, "models": []}))
+    full_size.Models(folder / "none", [{"memory.total": "81559 MiB"}] * 8, most=61).add_rows(file)
+    return load_catalogue(folder)
+
+
 @pytest.mark.parametrize("layout", full_size.layouts(EIGHT), ids=lambda layout: layout.name)
 @pytest.mark.parametrize(
     ("facts", "whole"), [(golden.h200(), True), (golden.h100(), False)], ids=["h200", "h100"]
 )
 def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
-    layout, facts, whole, tmp_path
+    layout, facts, whole, rows, tmp_path
 ):
-    named = {full_size.PLAIN: "kimi-k2-thinking", full_size.SEEING: "kimi-k2.5"}[layout.model]
-    wishes = {**layout.wishes, **CARRIED, "kimi_model": named}
+    # Of random weights nothing is estimated.
+    named = layout.model + full_size.ESTIMATED
+    wishes = {"kimi_weights_source": full_size.source(layout.model), **layout.wishes, **CARRIED}
+    wishes["kimi_model"] = named
     # What is asked for of the host is asked for eight cards: the recorded machine has less.
     facts = copy.deepcopy(facts)
     facts["memory"]["total_bytes"] = 2 << 40
-    plan = make_plan(facts, parse_settings(wishes, host="h", base=tmp_path), load_catalogue(), None)
+    plan = make_plan(facts, parse_settings(wishes, host="h", base=tmp_path), rows, None)
     blockers = [row["id"] for row in plan["findings"] if row["severity"] == "blocker"]
     assert plan["engine"]["name"] == "vllm"
     assert all(name.startswith(full_size.TOO_SMALL) for name in blockers)
     if blockers:
-        assert not whole
-        assert layout.name in ("dgx-h200", "data-parallel attention")
+        names = ("dgx-h200", "data-parallel attention", "a draft that is always rejected")
+        assert layout.name == ONE_EACH or (not whole and layout.name in names)
         return
     most = {"kimi_concurrency": max(layout.loads), "kimi_context": 4096}
     settings = parse_settings({**wishes, **most}, host="h", base=tmp_path)
-    estimate = make_plan_with_curve(facts, settings, load_catalogue())["throughput"]
+    estimate = make_plan_with_curve(facts, settings, rows)["throughput"]
     curve = {row["concurrency"]: row for row in estimate["curve"]}
     assert curve
     assert not whole or set(layout.loads) <= curve.keys()
@@ -79,6 +93,14 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
     asked = (estimate["input_tokens"], estimate["output_tokens"])
     load_asked = Load(input_tokens=asked[0], output_tokens=asked[1])
     assert choose_lengths(load_asked, estimate, int(layout.wishes["kimi_context"])) == asked
+
+
+def test_the_draft_has_the_size_that_is_planned_and_takes_no_room(rows, tmp_path):
+    cards = [{"memory.total": "143771 MiB"}]
+    made = full_size.Models(tmp_path, cards, most=5).make_draft() / "model.safetensors"
+    size = rows.draft(full_size.DRAFT).size_bytes
+    assert size < made.stat().st_size < size + (1 << 20)
+    assert made.stat().st_blocks * 512 < 1 << 20
 
 
 def test_a_shipped_inventory_keeps_its_flags_and_asks_each_card_for_its_memory():
