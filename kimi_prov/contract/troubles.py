@@ -18,6 +18,7 @@ Confidence = Literal["certain", "likely", "possible"]
 Effect = Literal[
     "hardware_error",
     "xid_follow_up",
+    "corrected_error",
     "fabric_down",
     "cuda_error",
     "nccl_error",
@@ -67,7 +68,8 @@ class Trouble:
     """A row: `match` finds its line, and the other expressions say what must stand elsewhere.
 
     `kind`: a fault is a root cause. A symptom tells what happened and not why, and counts where no
-    cause is known. A consequence is never a cause. A harmless line is one that people fear.
+    cause is known. A consequence is no cause; where nothing else is known, one with a `fix` says
+    what ended and where the cause stands. A harmless line is one that people fear.
     `after`: a line that stands at most `within` lines before. `also`, `unless`: lines that must,
     and must not, stand anywhere. `times`: so many lines that match, within `within` lines.
     `effect`: as what another trouble may have caused this one. `leads_to`: effects that follow.

@@ -14,7 +14,7 @@ class DiagnoseLog(TypedDict):
     findings: list[LogFinding]
     harmless: list[HarmlessLines]
     first_error: LogEvidence | None
-    """Where nothing was recognised: the first line that says that something went wrong."""
+    """Where no cause was recognised: the first line that says that something went wrong."""
 
 
 class LogFinding(TypedDict):

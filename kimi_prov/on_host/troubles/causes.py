@@ -77,11 +77,22 @@ def find_causes(scanner: Scanner) -> Diagnosis:
         if root is not hit and id(root) in causes:
             causes[id(root)].followed_by.append(hit)
     kept = _drop_vague([one for one in causes.values() if not _is_arrived(one)])
+    kept = kept or _tell_an_end(troubles, scanner)
     effects = {effect for cause in kept for effect in _list_effects(cause.hit)}
     return Diagnosis(
         sorted(kept, key=_rank),
         [hit for hit in harmless if hit.row.effect is None or hit.row.effect not in effects],
     )
+
+
+def _tell_an_end(troubles: list[Hit], scanner: Scanner) -> list[Cause]:
+    """Return, where nothing tells why, what ended and whose lines tell why."""
+    ends = [
+        hit
+        for hit in sorted(troubles, key=_start)
+        if hit.row.kind == "consequence" and hit.row.fix and not _find_recovery(hit, scanner)
+    ]
+    return [Cause(ends[0], ends[1:])] if ends else []
 
 
 def _find_explanation(hit: Hit, troubles: list[Hit]) -> Hit | None:

@@ -99,7 +99,7 @@ def _load_patterns() -> Patterns:
 
 def _is_guess(cause: Cause) -> bool:
     """Whether it only says what happened, and not even that for sure."""
-    return cause.hit.row.kind == "symptom" and cause.hit.row.confidence == "possible"
+    return cause.hit.row.kind != "fault" and cause.hit.row.confidence == "possible"
 
 
 def _is_about(cause: Cause, unit: str, seen: Effect | None) -> bool:

@@ -41,7 +41,9 @@ _ERROR = re.compile(
 )
 _ERROR_LITERALS = ("error", "critical", "fatal", "alert", "exception", "panic")
 _NO_ERROR = re.compile(
-    r"Traceback \(most recent|^(?:.*\] )?\s+File \"|\b(?:no|0|without) errors?\b"
+    # A traceback's own lines: vLLM puts its ERROR before each of them.
+    r"Traceback \(most recent|^(?:.*\] )?\s+File \"|\.py:\d+\]\s{3,}\S|\.py:\d+\]$"
+    r"|\b(?:no|0|without) errors?\b"
     r"|errors?[=:] ?(?:0|None)\b"
 )
 

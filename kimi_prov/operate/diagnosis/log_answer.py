@@ -38,7 +38,8 @@ class LogAnswer:
 def build_answer(scanner: Scanner, mask: Callable[[str], str]) -> LogAnswer:
     """Return the answer about what was read; quoted lines are masked."""
     diagnosis = find_causes(scanner)
-    error = None if diagnosis.causes else scanner.first_error
+    known = any(cause.hit.row.kind != "consequence" for cause in diagnosis.causes)
+    error = None if known else scanner.first_error
     around = [*error.before, error.line.text, *error.after] if error else []
     document: DiagnoseLog = {
         "schema": "kimi-prov/diagnose-log/v1",

@@ -22,7 +22,7 @@ def format_text(document: DiagnoseLog, followed: Mapping[str, str], around: Sequ
     lines: list[str] = []
     for position, finding in enumerate(document["findings"], start=1):
         lines += [*_format_finding(position, finding, followed), ""]
-    if not document["findings"]:
+    if document["first_error"] or not document["findings"]:
         lines += [*_format_unknown(document["first_error"], around), ""]
     if document["harmless"]:
         lines.append("Harmless, although it may not look so:")
@@ -65,7 +65,7 @@ def _format_unknown(error: LogEvidence | None, around: Sequence[str]) -> list[st
     if error is None:
         return ["Nothing wrong was recognised in these lines."]
     where = f"{error['source']}:{error['line']}"
-    head = f"No known trouble was recognised. The first error is {where}:"
+    head = f"No known cause was recognised. The first error is {where}:"
     quoted = [clean_text.clean_row(line) for line in around]
     marked = ["> " * (line == error["text"]) + line for line in quoted]
     return [*wrap(head), *(f"{line:.{WIDTH}}" for line in marked)]

@@ -13,6 +13,7 @@ def row(
     effect: Effect | None = None,
     *leads_to: Effect,
     unknown: dict[str, str] | None = None,
+    fix: str = "",
 ) -> Trouble:
     return Trouble(
         id=f"diagnose.{name}",
@@ -23,6 +24,7 @@ def row(
         effect=effect,
         leads_to=leads_to,
         unknown=unknown or {},
+        fix=fix,
     )
 
 
@@ -31,9 +33,10 @@ FOLLOW_UP = row("channel_removed", "symptom", "xid_follow_up", "cuda_error")
 HANG = row("waiting_long", "symptom", "hang", "hang")
 SHORT_WAIT = row("short_wait", "harmless", "hang")
 ENGINE = row("engine_gone", "consequence", "engine_end", "engine_end")
+WORKER = row("worker_gone", "consequence", "worker_end", "engine_end", fix="Read before it.")
 NETWORK = row("network_gone", "fault", "network_error", "network_error")
 DOWNLOAD = row("file_late", "symptom", "download_error", "load_error")
-ALL = (DOWNLOAD, GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, NETWORK)
+ALL = (DOWNLOAD, GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, WORKER, NETWORK)
 
 
 def diagnose(*logs: str) -> Diagnosis:
@@ -59,11 +62,13 @@ def test_what_a_cause_brings_is_told_with_it_however_far_it_is() -> None:
     assert told(found) == {"gpu_memory_bad": ["waiting_long", "engine_gone"]}
 
 
-def test_a_symptom_without_a_cause_is_told_itself_and_a_consequence_never() -> None:
+def test_a_symptom_without_a_cause_is_told_itself_and_an_end_that_says_where_to_read() -> None:
     assert told(diagnose("waiting_long happened\nengine_gone happened")) == {
         "waiting_long": ["engine_gone"]
     }
     assert told(diagnose("engine_gone happened")) == {}
+    assert told(diagnose("engine_gone happened\nworker_gone happened")) == {"worker_gone": []}
+    assert told(diagnose("worker_gone happened\nApplication startup complete.")) == {}
 
 
 def test_two_independent_troubles_are_two_causes() -> None:
