@@ -83,7 +83,7 @@ told = {"argv": sys.argv[1:], "env": {name: os.environ.get(name) for name in nam
 rank = rest[rest.index("--node-rank") + 1] if "--node-rank" in rest else "0"
 (there / f"engine-{rank}.json").write_text(json.dumps(told))
 if (there / "broken").exists():
-    sys.exit("ValueError: a stand-in that does not start")
+    sys.exit((there / "broken").read_text() or "ValueError: a stand-in that does not start")
 tokens = [0]
 work = [0]
 

@@ -183,9 +183,11 @@ class Server:
             print("ended as requested", flush=True)
             return 0
         status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-        cause = output.format_cause(copied.read_end())
+        ended = f"the engine ended with status {status}"
+        # A signal leaves no line of the engine.
+        cause = output.format_cause(copied.read_end() + f"\n{ended}\n".encode())
         hint = "" if cause else "; its own lines above say why"
-        print("\n".join([f"the engine ended with status {status}{hint}", *cause]), flush=True)
+        print("\n".join([f"{ended}{hint}", *cause]), flush=True)
         return status or EXIT_TRANSIENT
 
     def _on_signal(self, _number: int, _frame: object) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
+ROOT = Path(__file__).resolve().parents[4]
 ENGINE_ARGS = ("--model", "/m", "--max-num-seqs", "4", "--numa-bind")
 BODY = {"model": "kimi", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 
@@ -276,6 +277,24 @@ def test_an_engine_that_does_not_start_fails_the_job(tmp_path: Path, start: Star
     assert [path.name for path in (at.root / "run").iterdir()] == ["4241"]
     assert "before it answered" in log
     assert state(at) == "failed"
+
+
+def test_a_job_ends_with_the_cause_in_place_of_a_quoted_line(tmp_path: Path) -> None:
+    """As sbatch has it: the job's own file, to which the engine writes too."""
+    at = cluster(tmp_path)
+    recorded = (ROOT / "tests/data/recordings/logs/lab/shard-truncated.log").read_text()
+    (at.there / "broken").write_text(recorded.splitlines()[2].partition("]: ")[2])
+    output = tmp_path / "serve.4242.out"
+    line = at.command("serve", "--module", MODULE, "--", *ENGINE_ARGS)
+    with output.open("w") as file:
+        done = subprocess.run(
+            line, check=False, env=at.environment, cwd=at.folder, stdout=file, stderr=file
+        )
+    log = output.read_text()
+    assert done.returncode == 1, log
+    assert "cause: A file of the weights is cut off" in log
+    assert "  fix:  " in log
+    assert "its lines above" not in log
 
 
 def test_a_walltime_that_is_too_short_for_the_start_is_named(tmp_path: Path, start: Start) -> None:

@@ -207,6 +207,18 @@ def test_probes_tell_an_engine_that_hangs_and_one_that_ended(pod: Pod, serve: Se
     assert pod.ready().returncode == 1
 
 
+def test_an_end_by_a_signal_is_told_with_its_cause(pod: Pod, serve: Serve) -> None:
+    """As of a library that was built for another processor: the engine itself says nothing."""
+    process = serve(pod)
+    assert until(pod.is_ready)
+    os.kill(pod.engine_pid(), signal.SIGILL)
+    log = log_of(process)
+    assert process.returncode == 128 + signal.SIGILL, log
+    assert "cause: The processor lacks an instruction" in log
+    assert "  fix:  lscpu" in log
+    assert "its own lines above" not in log
+
+
 def test_a_probe_that_cannot_keep_what_it_saw_does_not_fail_for_that(
     pod: Pod, serve: Serve
 ) -> None:
