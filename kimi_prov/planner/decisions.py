@@ -50,7 +50,8 @@ class EngineChoice:
     `dense`: how that plugin holds the other weights.
     `preferred`: the engine that the planner would choose by itself; `because`: the reason.
     `on_gpus`: vLLM on the GPUs, by which the choice was made; None without GPUs. `interpreter`: the
-    bundled build of Python; None for the machine's own. `python_reason`: why that one.
+    bundled build of Python; None for the machine's own. `python_reason`: why that one. `beside`:
+    the memory where experts, or all weights, are in that of the host.
     """
 
     engine: Engine
@@ -67,6 +68,7 @@ class EngineChoice:
     on_gpus: AllOnGpus | None = None
     interpreter: Interpreter | None = None
     python_reason: str = ""
+    beside: OutsideGpus | None = None
 
     @property
     def locks(self) -> list[str]:
@@ -76,8 +78,17 @@ class EngineChoice:
 
     @property
     def layout_reason(self) -> str:
-        """Why the weights lie over the GPUs as they do; empty where there was nothing to choose."""
-        return self.on_gpus.because if self.on_gpus and not self.hybrid else ""
+        """Why the model lies on the machine as it does; empty where there was nothing to choose."""
+        if self.beside is not None:
+            return self.beside.because
+        return self.on_gpus.because if self.on_gpus else ""
+
+    @property
+    def budget(self) -> Budget:
+        """The memory of what was chosen."""
+        chosen = self.beside or self.on_gpus
+        assert chosen is not None, "asked before the search"  # noqa: S101
+        return chosen.budget
 
     @property
     def hybrid(self) -> bool:
@@ -299,6 +310,18 @@ class InstanceSlot:
     port: int | None
     flags: Mapping[str, Any]
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class OutsideGpus:
+    """The memory of an engine with weights in that of the host; `because`: why so.
+
+    `instead`: what would be chosen if another layout did not serve already.
+    """
+
+    budget: Budget
+    because: str = ""
+    instead: str = ""
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
     """Share out memory, then decide where the weights come from and where they are stored."""
     host, settings, catalogue, model, _ = subject
     choice = software.choice
-    budget = budgets.choose_budget(host, settings, model, choice, catalogue, findings)
+    budget = choice.budget
     names = flag_names.find_flag_names(choice.engine.name)
     checks.check_memory(host, settings, model, budget, names, findings)
     checkpoint = weights.resolve_source(settings, model, choice.weights_format, findings)

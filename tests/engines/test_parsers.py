@@ -148,6 +148,24 @@ def test_a_headless_rank_is_started_by_what_the_real_engine_has(
     assert done.stdout.endswith("rank 1 2 0\n"), done.stderr
 
 
+_FUSES = """
+from vllm.config import vllm
+usual = vllm.VllmConfig.__dataclass_fields__["optimization_level"].default
+passes = vllm.OPTIMIZATION_LEVEL_TO_CONFIG[usual]["compilation_config"]["pass_config"]
+print(passes["fuse_allreduce_rms"] is vllm.enable_allreduce_rms_fusion)
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_engine_fuses_the_all_reduce_by_itself(
+    version: str, parser_of: Callable[[str], Path]
+) -> None:
+    """A reason of docs/data/recipes.yaml: the recipe's flag is what the engine sets anyway."""
+    python = str(parser_of(version) / "bin" / "python")
+    done = subprocess.run([python, "-c", _FUSES], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 _STAGES = """
 import json
 from vllm.distributed.utils import get_pp_indices

@@ -22,6 +22,7 @@ def read_served(document: object) -> ServedFacts | None:
         for name in ("model", "engine", "parallel", "memory", "throughput")
     )
     instances = document.get("instances") if isinstance(document, dict) else None
+    by = _read_word(_read_section(document, "experts").get("by"))
     name, kind, version = map(_read_word, (model.get("name"), *map(engine.get, _ENGINE)))
     if not (name and kind and version and isinstance(instances, list) and instances):
         return None
@@ -39,6 +40,7 @@ def read_served(document: object) -> ServedFacts | None:
         "concurrency": _read_count(speed.get("concurrency")),
         "requests": _read_requests(instances[0]),
         "gpu_share": share if isinstance(share, float) and 0 < share <= 1 else None,
+        "experts": "kt" if by == "kt-kernel" else by,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import parse_version
@@ -11,6 +11,8 @@ from kimi_prov.planner.decisions import GIB, ExpertSlices
 from kimi_prov.planner.placement import numa
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.catalog.engines import Plugin
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
@@ -39,21 +41,35 @@ INT8_BYTES = 1 + 4 / 128
 _OWN_CORES = 8
 
 
-def choose_backend(
+class Backends(NamedTuple):
+    """The expert backends to choose among, what is asked for, and why others are not supported."""
+
+    able: tuple[ExpertBackend, ...] = ()
+    requested: ExpertBackend | None = None
+    unsupported: Mapping[ExpertBackend, str | None] = {}
+
+    @property
+    def supported(self) -> list[ExpertBackend]:
+        """All that the machine supports."""
+        return [name for name, reason in self.unsupported.items() if reason is None]
+
+
+def list_backends(
     host: Host,
     settings: Settings,
     catalogue: Catalogue,
     work: Workload,
     python: str,
     findings: Findings,
-) -> ExpertBackend | None:
-    """Choose the expert backend; None where the engine needs no plugin, or no backend is possible.
+) -> Backends:
+    """List the expert backends to choose among; none where no plugin is needed, or none works.
 
-    `python`: the engine's version of Python, such as "3.11".
+    `python`: the engine's version of Python, such as "3.11". vLLM's own, which repacks for an hour
+    at each start, is on the list only where nothing else is, or where it is asked for.
     """
     engine, model, plugin = work.engine, work.model, work.engine.plugin
     if plugin is None or work.weights_format not in plugin.formats:
-        return None
+        return Backends()
     unsupported = {
         backend: _find_unsupported_reason(backend, host, catalogue, work, python)
         for backend in RESIDENT_FORMATS
@@ -68,7 +84,7 @@ def choose_backend(
             required=f"kimi_experts: {supported[0]}" if supported else "other hardware",
             fix="set kimi_experts to auto" if supported else "choose a machine with AVX512_BF16",
         )
-        return requested
+        return Backends((requested,), requested, unsupported)
     if not supported:
         findings.add(
             "experts.way",
@@ -78,8 +94,23 @@ def choose_backend(
             required="AVX2, and for several NUMA nodes a C library of 2.35, or AVX512_BF16",
             fix="use Debian 12 or newer on a CPU with AVX512, or GPUs",
         )
-        return None
-    backend = requested or supported[0]
+        return Backends((), None, unsupported)
+    quick = [backend for backend in supported if backend != "vllm"] or supported
+    return Backends((requested,) if requested else tuple(quick), requested, unsupported)
+
+
+def report_backend(
+    host: Host,
+    catalogue: Catalogue,
+    work: Workload,
+    backends: Backends,
+    backend: ExpertBackend | None,
+    findings: Findings,
+) -> None:
+    """Report what the chosen backend costs."""
+    unsupported, requested = backends.unsupported, backends.requested
+    if backend is None or unsupported[backend] is not None:
+        return
     if backend == "vllm":
         findings.add(
             "experts.fallback",
@@ -91,10 +122,9 @@ def choose_backend(
             else "set kimi_experts to auto",
         )
     if backend == "kt":
-        faster = requested is None and "vllm" in supported
+        faster = requested is None and "vllm" in backends.supported
         faster = faster and _has_room_for_vllm_experts(host, catalogue, work)
         _report_kt_kernel(host, findings, faster=faster)
-    return backend
 
 
 def _report_kt_kernel(host: Host, findings: Findings, *, faster: bool) -> None:
@@ -185,8 +215,8 @@ def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Mo
     return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
 
 
-def count_instances(settings: Settings, findings: Findings) -> int:
-    """Return the number of engines: one, whose experts are sliced over the nodes."""
+def check_instances(settings: Settings, findings: Findings) -> None:
+    """Report more engines than the one whose experts are sliced over the nodes."""
     if not settings.auto("instances") and int(settings.instances) > 1:
         findings.add(
             "experts.instances",
@@ -194,7 +224,6 @@ def count_instances(settings: Settings, findings: Findings) -> int:
             required="one engine where kt-kernel computes the experts",
             fix="set kimi_instances to 1 or auto",
         )
-    return 1
 
 
 def make_environment(backend: ExpertBackend, placement: Placement, dense: Dense) -> dict[str, str]:

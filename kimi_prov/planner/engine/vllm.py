@@ -32,6 +32,8 @@ _BACKEND_FLAG_SINCE = "0.15.0"
 # From this version FlashInfer's all-reduce is on by itself, and the engine goes on without it where
 # it cannot be built (flashinfer_all_reduce.py of 0.32.0 and 0.33.0; 0.25.1 has it off).
 _FLASHINFER_REDUCE_SINCE = "0.32.0"
+# From here on the locks have nvcc of the same CUDA as their headers.
+_OWN_NVCC_SINCE = "0.33.0"
 
 
 def find_graphs_off_flag(args: Mapping[str, Any]) -> str | None:
@@ -171,7 +173,7 @@ def make_environment(
         # The folder of tables of tuned Triton kernels, which is empty until the tuner has run.
         environment["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
         if _has_flashinfer_reduce(choice, capability):
-            environment |= _make_compiler_environment(env_dir)
+            environment |= _make_compiler_environment(choice, env_dir)
     return environment
 
 
@@ -181,20 +183,21 @@ def _has_flashinfer_reduce(choice: EngineChoice, capability: str | None) -> bool
     return blackwell and choice.engine.nvcc and _is_at_least(choice, _FLASHINFER_REDUCE_SINCE)
 
 
-def _make_compiler_environment(env_dir: str) -> dict[str, str]:
+def _make_compiler_environment(choice: EngineChoice, env_dir: str) -> dict[str, str]:
     """Return FlashInfer's variables: its all-reduce, its compiler, and where it keeps kernels.
 
     Building belongs to the start, which the engine itself ends after 600 s unless it is told to
     wait as long as the recipe of Kimi K3 does (core_client.py of 0.32.0 and 0.33.0).
 
-    The locks have nvcc 13.5 beside headers of 13.0, which CCCL refuses unless it is told not to
-    look; such code was compiled for 9.0a and 10.0a from the wheels, and never run.
+    The lock of 0.32.0 has nvcc 13.5 beside headers of 13.0, which CCCL refuses unless it is told
+    not to look. Code of both locks was compiled from the wheels, and never run.
     """
+    unlike = not _is_at_least(choice, _OWN_NVCC_SINCE)
     return {
         "VLLM_ALLREDUCE_USE_FLASHINFER": "1",
         "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
         "CUDA_HOME": f"{env_dir}/cuda",
         "FLASHINFER_WORKSPACE_BASE": paths.CACHE,
-        "NVCC_APPEND_FLAGS": "-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",
+        **({"NVCC_APPEND_FLAGS": "-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK"} if unlike else {}),
         "PATH": f"{env_dir}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     }

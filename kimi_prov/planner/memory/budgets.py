@@ -30,33 +30,36 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def choose_budget(
+def list_budgets(
     host: Host,
     settings: Settings,
     model: Model,
     choice: EngineChoice,
     catalogue: Catalogue,
     findings: Findings,
-) -> Budget:
-    """Share out memory for the chosen engine: on GPUs, with experts in host memory, or on CPUs."""
+) -> list[Budget]:
+    """List how an engine may share out memory that has experts, or all, in host memory.
+
+    The first is the simplest. On processors they differ by the number of engines, in a hybrid by
+    that of the GPUs.
+    """
     work = Workload(choice.engine, model, choice.weights_format)
     if choice.hybrid:
-        return hybrid.make_budget(host, settings, catalogue, work)
-    if choice.on_gpus is None:
-        routed = expert_backend.count_resident_bytes(catalogue, choice.experts, model)
-        hosts = settings.hosts_per_model
-        resident = cpu.count_resident_bytes(model, choice.weights_format, routed, hosts)
-        resident -= expert_backend.count_saved_bytes(choice.dense, model, hosts)
-        slices = expert_backend.measure_slices(host, catalogue, choice.experts, model)
-        least = resident + choice.engine.overhead_bytes + GIB
-        if hosts > 1:
-            count = 1
-        elif choice.experts == "kt":
-            count = expert_backend.count_instances(settings, findings)
-        else:
-            count = numa.count_copies(host, settings, least, findings)
-        return cpu.make_budget(host, settings, work, resident, slices, count)
-    return choice.on_gpus.budget
+        return hybrid.list_budgets(host, settings, catalogue, work)
+    routed = expert_backend.count_resident_bytes(catalogue, choice.experts, model)
+    hosts = settings.hosts_per_model
+    resident = cpu.count_resident_bytes(model, choice.weights_format, routed, hosts)
+    resident -= expert_backend.count_saved_bytes(choice.dense, model, hosts)
+    slices = expert_backend.measure_slices(host, catalogue, choice.experts, model)
+    least = resident + choice.engine.overhead_bytes + GIB
+    counts = [1]
+    if choice.experts == "kt":
+        expert_backend.check_instances(settings, findings)
+    elif hosts == 1 and settings.auto("instances"):
+        counts = numa.list_copies(host, least, settings.concurrency)
+    elif hosts == 1:
+        counts = [numa.check_copies(host, int(settings.instances), least, findings)]
+    return [cpu.make_budget(host, settings, work, resident, slices, count) for count in counts]
 
 
 def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan:

@@ -198,11 +198,17 @@ def select_able(budgets: list[Budget], settings: Settings, model: Model) -> list
     A context that the planner chooses is at least a short one. Where no layout holds enough, it is
     the one that holds most.
     """
-    tokens = _SHORT_CONTEXT if settings.auto("context") else int(settings.context)
-    able = [row for row in budgets if row.kv_tokens_one >= min(tokens, model.context)]
+    least = count_least_tokens(settings, model)
+    able = [row for row in budgets if row.kv_tokens_one >= least]
     if able:
         return [budget for budget in able if budget.kv_dtype == able[0].kv_dtype]
     return [max(budgets, key=lambda budget: budget.kv_tokens_one)]
+
+
+def count_least_tokens(settings: Settings, model: Model) -> int:
+    """Return the tokens of one conversation that a layout has to hold to be chosen."""
+    tokens = _SHORT_CONTEXT if settings.auto("context") else int(settings.context)
+    return min(tokens, model.context)
 
 
 def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:

@@ -72,8 +72,25 @@ def _list_host_parts(host: Host, catalogue: Catalogue, work: Workload) -> tuple[
     )
 
 
-def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
-    """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
+def list_budgets(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+) -> list[Budget]:
+    """List how KTransformers may share out memory: over all GPUs first, then over half of them."""
+    most = layouts.count_tensor_ranks(host, settings, catalogue, work)
+    if SGLANG_KT.tensor_parallel in settings.engine_args:
+        return [make_budget(host, settings, catalogue, work, most)]
+    sizes = [1 << power for power in reversed(range(most.bit_length()))]
+    budgets = [make_budget(host, settings, catalogue, work, many) for many in sizes]
+    # Fewer GPUs have to hold as long a conversation.
+    return [row for row in budgets if row.kv_bytes > 0 and row.context >= budgets[0].context] or [
+        budgets[0]
+    ]
+
+
+def make_budget(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload, many: int
+) -> Budget:
+    """Share out memory for KTransformers: experts in RAM, as many as fit on `many` GPUs as well.
 
     Each GPU holds the weights that are no routed experts, the cache, working memory, and a whole
     layer where long prompts are computed on it layer by layer. Experts fill what is left (kt issue
@@ -81,7 +98,6 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     """
     engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, settings.engine_args
-    many = layouts.count_tensor_ranks(host, settings, catalogue, work)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
     streams = sglang.choose_gpu_prefill_threshold(args.get(KT.method) or method) is not None
@@ -105,10 +121,8 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     auto = settings.auto("context") and experts is None
     room = int(most * _CACHE_SHARE) if auto else most
     context = choose_context(settings, model, SGLANG_KT, room // per_token)
-    requested = parse_int(args.get(SGLANG_KT.cache_tokens)) or _count_cache_tokens(
-        context, requests
-    )
-    tokens = min(most // per_token, requested)
+    requested = parse_int(args.get(SGLANG_KT.cache_tokens))
+    tokens = min(most // per_token, requested or _count_cache_tokens(context, requests))
     if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
     kv = tokens * per_token if free > 0 else free

@@ -17,7 +17,6 @@ from kimi_prov.planner.registry import DEFINITIONS
 if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Node
     from kimi_prov.planner.findings import Findings
-    from kimi_prov.planner.settings.parsing import Settings
 
 # With so few cores, vLLM's other threads share none of the pools' cores.
 _SMALL_CORES = 4
@@ -97,23 +96,21 @@ def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placeme
     )
 
 
-def count_copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
-    """Return how many engines share a machine without GPUs, each on its own NUMA node.
+def list_copies(host: Host, engine_bytes: int, requests: int) -> list[int]:
+    """List how many engines may share a machine without GPUs, each on its own NUMA node.
 
-    `engine_bytes`: memory of one engine with the smallest cache. There is one on every node if each
-    node holds an engine and there are requests for all of them. A single engine reads through one
-    node's memory channels, or over the link between the sockets.
+    `engine_bytes`: memory of one engine with the smallest cache. A single engine reads through one
+    node's memory channels, or over the link between the sockets. `requests`: as many have work.
     """
+    fitting = [n for n in host.nodes if engine_bytes <= count_usable_bytes(n)]
+    most = min(len(fitting), requests, _count_available_bytes(host) // engine_bytes)
+    return list(range(1, max(1, most) + 1))
+
+
+def check_copies(host: Host, requested: int, engine_bytes: int, findings: Findings) -> int:
+    """Return the number of engines that the inventory sets; one where there are not the nodes."""
     most = len(host.nodes)
     fitting = [n for n in host.nodes if engine_bytes <= count_usable_bytes(n)]
-    if settings.auto("instances"):
-        all_fit = (
-            most > 1
-            and len(fitting) == most
-            and engine_bytes * most <= _count_available_bytes(host)
-        )
-        return most if all_fit and settings.concurrency >= most else 1
-    requested = int(settings.instances)
     if requested > max(1, most):
         findings.add(
             "numa.instances",

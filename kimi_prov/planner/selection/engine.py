@@ -17,7 +17,7 @@ from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import SHOW_HOST_CPU, Findings
 from kimi_prov.planner.memory import gpu, layouts
-from kimi_prov.planner.selection import search, served
+from kimi_prov.planner.selection import host_memory, search, served
 from kimi_prov.planner.selection import weights_format as formats
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Dense
+    from kimi_prov.planner.decisions import Dense, ExpertBackend, OutsideGpus
     from kimi_prov.planner.settings.parsing import Settings
 
 # The architecture of the locks.
@@ -79,54 +79,74 @@ def choose_engine(
     # int8 if it is set and possible: with less memory a node may hold the whole engine.
     dense_request: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
     work = Workload(engine, model, weights_format, dense_request)
-    backend = expert_backend.choose_backend(
+    backends = expert_backend.list_backends(
         host, settings, catalogue, work, python.version, findings
     )
-    dense = expert_backend.choose_dense_format(settings, backend, findings)
-    if backend is None:
-        formats.check_format(settings, weights_format, model, findings)
-        _check_engine_format(engine, weights_format, model, findings)
-    _check_age(engine, model, findings)
-    _check_gpu_code(host, engine, weights_format, catalogue, findings)
-    _check_machine(host, engine, findings)
-    usual = _choose_row(
-        host, name, replace(settings, served=None), catalogue, (model, weights_format)
-    )
-    _report_kept(engine, usual, on_gpus if name == "vllm" else None, findings)
-    lock = engine.lock_name(python.version)
-    if backend is not None:
-        reason = f"{reason}; {expert_backend.describe_backend(backend)}"
     choice = EngineChoice(
         engine=engine,
         weights_format=weights_format,
         python=python,
-        lock=lock,
+        lock=engine.lock_name(python.version),
         env_name="",
-        reason=reason if settings.auto("engine") else f"kimi_engine asks for it; {reason}",
-        provisioned=_check_provisioned(host, engine, catalogue, findings),
+        reason="",
+        provisioned=True,
         preferred=best,
         because=because,
-        experts=backend,
-        dense=dense,
         on_gpus=on_gpus,
         interpreter=build,
         python_reason=python_reason,
     )
+    if on_gpus is None or choice.hybrid:
+        own = _migrate_flags(host, settings, catalogue, work, Findings())
+        choice = host_memory.choose_host_memory(
+            host, own, catalogue, model, choice, backends, findings
+        )
+    backend = choice.experts
+    expert_backend.report_backend(host, catalogue, work, backends, backend, findings)
+    _check_engine(host, settings, catalogue, work, backend, findings)
+    usual = _choose_row(
+        host, name, replace(settings, served=None), catalogue, (model, weights_format)
+    )
+    _report_kept(engine, usual, choice.beside or on_gpus, findings)
+    if backend is not None:
+        reason = f"{reason}; {expert_backend.describe_backend(backend)}"
     mark = compute_env_digest(catalogue, choice.locks, build.sha256 if build else None)
-    return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
+    return replace(
+        choice,
+        reason=reason if settings.auto("engine") else f"kimi_engine asks for it; {reason}",
+        provisioned=_check_provisioned(host, engine, catalogue, findings),
+        env_name=f"{name}-{engine.variant}-{engine.version}-{mark}",
+    )
+
+
+def _check_engine(
+    host: Host,
+    settings: Settings,
+    catalogue: Catalogue,
+    work: Workload,
+    backend: ExpertBackend | None,
+    findings: Findings,
+) -> None:
+    """Compare the engine with the weights, the model and the machine."""
+    if backend is None:
+        formats.check_format(settings, work.weights_format, work.model, findings)
+        _check_engine_format(work.engine, work.weights_format, work.model, findings)
+    _check_age(work.engine, work.model, findings)
+    _check_gpu_code(host, work.engine, work.weights_format, catalogue, findings)
+    _check_machine(host, work.engine, findings)
 
 
 def _report_kept(
-    engine: Engine, usual: Engine, on_gpus: AllOnGpus | None, findings: Findings
+    engine: Engine, usual: Engine, chosen: AllOnGpus | OutsideGpus | None, findings: Findings
 ) -> None:
     """Report what a new machine would get and this one does not, because it serves already."""
     stays, instead = [], []
     if engine.version != usual.version:
         stays.append(f"{engine.name} {engine.version}")
         instead.append(f"{usual.name} {usual.version}")
-    if on_gpus is not None and on_gpus.instead:
-        stays.append(on_gpus.because)
-        instead.append(on_gpus.instead)
+    if chosen is not None and chosen.instead:
+        stays.append(chosen.because)
+        instead.append(chosen.instead)
     if stays:
         findings.add(
             "serve.kept",

@@ -1,4 +1,6 @@
-"""Chooses the layout on GPUs by search: every one that the engine takes is estimated and ranked.
+"""Chooses the layout by search: every one that the engine takes is estimated and ranked.
+
+Of layouts on GPUs, here; those with weights in host memory are listed by `host_memory`.
 
 Decides: tensor, pipeline, data and context parallelism (the best of all layouts).
 Applied by: roles/serve.
@@ -31,6 +33,7 @@ class Candidate:
 
     `one` is a request alone, `one_with_wait` with the time to its first token, `all` together.
     `margin`: by this factor its speeds have to be better than those of a well-known layout.
+    `way`: what it is where weights are in host memory, in words.
     """
 
     budget: Budget
@@ -38,6 +41,7 @@ class Candidate:
     one_with_wait: float
     all: float
     margin: float
+    way: str = ""
 
     @property
     def layout(self) -> tuple[int, int, int, int, int]:
@@ -51,7 +55,7 @@ class Candidate:
     @property
     def kind(self) -> tuple[object, ...]:
         """Its layout, and the format of its cache."""
-        return (*self.layout, self.budget.kv_dtype)
+        return (*self.layout, self.way, self.budget.kv_dtype)
 
     def rate(self, optimise: str) -> tuple[float, float]:
         """Rate it by what is optimised, and where that is equal by the other speed."""
@@ -84,14 +88,7 @@ def choose_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Wo
     best = chosen = choose_best(candidates, optimise)
     if kept:
         chosen = choose_best(list_candidates(host, settings, work, kept), optimise)
-    if chosen.kind == best.kind:
-        return Choice(chosen.budget, _describe_choice(chosen, candidates, optimise))
-    gain = best.rate(optimise)[0] / chosen.rate(optimise)[0] - 1
-    return Choice(
-        chosen.budget,
-        f"{_describe_candidate(chosen)}: it serves, and stays",
-        f"{_describe_candidate(best)}: {gain:+.0%} by {optimise}",
-    )
+    return Choice(chosen.budget, *describe_choice(chosen, best, candidates, optimise))
 
 
 def list_candidates(
@@ -123,11 +120,25 @@ def find_runner_up(
     best: Candidate, candidates: Sequence[Candidate], optimise: str
 ) -> Candidate | None:
     """Find the best candidate of another layout; None where there is one layout alone."""
-    others = [candidate for candidate in candidates if candidate.layout != best.layout]
+    layout = (best.layout, best.way)
+    others = [candidate for candidate in candidates if (candidate.layout, candidate.way) != layout]
     return max(others, key=lambda other: other.rate(optimise)) if others else None
 
 
-def _describe_choice(best: Candidate, candidates: Sequence[Candidate], optimise: str) -> str:
+def describe_choice(
+    chosen: Candidate, best: Candidate, candidates: Sequence[Candidate], optimise: str
+) -> tuple[str, str]:
+    """Say why a layout is chosen; and where another one serves and stays, what would be."""
+    if chosen.kind == best.kind:
+        return _describe_best(chosen, candidates, optimise), ""
+    gain = best.rate(optimise)[0] / chosen.rate(optimise)[0] - 1
+    return (
+        f"{_describe_candidate(chosen)}: it serves, and stays",
+        f"{_describe_candidate(best)}: {gain:+.0%} by {optimise}",
+    )
+
+
+def _describe_best(best: Candidate, candidates: Sequence[Candidate], optimise: str) -> str:
     other = find_runner_up(best, candidates, optimise)
     if other is None:
         return ""
@@ -141,10 +152,8 @@ def _describe_choice(best: Candidate, candidates: Sequence[Candidate], optimise:
 
 def _describe_candidate(candidate: Candidate) -> str:
     tensor, stages, copies, shared, engines = candidate.layout
-    ways = [
-        f"{engines} engines" if engines > 1 else "",
-        f"{tensor} GPU{'s' if tensor > 1 else ''} a layer",
-    ]
+    cards = f"{tensor} GPU{'s' if tensor > 1 else ''} a layer"
+    ways = [f"{engines} engines" if engines > 1 else "", candidate.way or cards]
     ways += [f"{stages} stages" if stages > 1 else ""]
     ways += [f"{copies} copies of attention" if copies > 1 else ""]
     ways += [f"a cache shared by {shared}" if shared > 1 else ""]

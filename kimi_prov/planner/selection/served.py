@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.facts.kimi import ServedFacts
-    from kimi_prov.planner.decisions import Budget
+    from kimi_prov.planner.decisions import Budget, EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
 
@@ -50,6 +50,17 @@ def select_kept(budgets: Sequence[Budget], settings: Settings) -> list[Budget]:
     if settings.concurrency != served["concurrency"]:
         return able
     return [row for row in able if _has_sizes(row, served)] or able
+
+
+def is_kept_outside_gpus(choice: EngineChoice, budget: Budget, settings: Settings) -> bool:
+    """Whether the machine serves by this backend, on so many engines and GPUs."""
+    served = settings.served
+    if served is None or served["engine"] != choice.engine.name:
+        return False
+    ranks = budget.gpu.ranks if budget.gpu else settings.hosts_per_model
+    same = (budget.instances, ranks) == (served["instances"], served["tensor"])
+    # Facts of an older version do not say whose kernel it is.
+    return same and served.get("experts") in (None, choice.experts)
 
 
 def _has_layout(budget: Budget, served: ServedFacts) -> bool:

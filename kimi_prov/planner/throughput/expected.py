@@ -12,14 +12,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kimi_prov.planner.throughput import make_shape, physics, prediction, stored, without_graphs
+from kimi_prov.planner.throughput import (
+    make_shape,
+    physics,
+    plugin,
+    prediction,
+    stored,
+    without_graphs,
+)
 from kimi_prov.planner.throughput.inputs import Machine, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Workload
+    from kimi_prov.planner.decisions import Budget, EngineChoice, Placement, Workload
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput.inputs import ModelShape, Serving
     from kimi_prov.planner.throughput.parameters import Values
@@ -67,6 +75,41 @@ def make_estimator(
         )
 
     return estimate
+
+
+def estimate_outside_gpus(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: EngineChoice,
+    budget: Budget,
+    placement: Placement,
+) -> Speeds | None:
+    """Estimate an engine with weights in host memory; None where no speed is estimated.
+
+    kt-kernel's slices on several nodes count as on one: nobody measured what the others gain.
+    """
+    if prediction.find_reason_for_none(model, choice, budget) is not None:
+        return None
+    machine, _ = prediction.make_machine(host, choice, placement)
+    if machine is None:
+        return None
+    load = prediction.make_load(settings, model, choice, budget, placement, in_memory=False)
+    if settings.hosts_per_model > 1:
+        load, _ = prediction.add_hosts(host, settings, load)
+    layout = prediction.make_plugin_layout(host, model, choice, machine.cpu, placement)
+    shape = make_shape(model.name, model.architecture)
+    estimate = prediction.make_speed_estimator(shape, machine, layout)
+    alone, speed = estimate(load.alone), estimate(load).decode_tok_s
+    running = prediction.count_running(settings, load, budget.instances)
+    one = alone.decode_tok_s.expected
+    together = prediction.add_engines(estimate, load, speed, running, budget.instances)
+    return Speeds(
+        one,
+        load.output_tokens / (alone.single_ttft_s.expected + load.output_tokens / one),
+        together.expected,
+        plugin.compare_with_one_node(shape, layout, load) if layout else 1.0,
+    )
 
 
 def _estimate_together(

@@ -188,9 +188,20 @@ def _estimate_overhead(model: ModelShape, layout: Layout) -> float:
     return _LOOP_S + _LAYER_S * model.layers + handed
 
 
+def compare_with_one_node(model: ModelShape, layout: Layout, serving: Serving) -> float:
+    """Return how many times as fast steps are expected as where one node alone counts."""
+    one, likely = _take_one_node(layout), _list_cases(layout)[1]
+    times = [estimate_decode(model, case, serving).total for case in (one, likely)]
+    return times[0] / times[1]
+
+
+def _take_one_node(layout: Layout) -> Layout:
+    return replace(layout, nodes=1, threads=layout.threads // layout.nodes)
+
+
 def _list_cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     """List the layout at worst, as expected, and at best."""
-    one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
+    one = _take_one_node(layout)
     # kt-kernel binds a pool to each node; vLLM's pages and threads are on the nodes by chance.
     likely = layout if layout.backend == "kt" else one
     if layout.vector != "avx2":

@@ -46,7 +46,7 @@ class Beside(NamedTuple):
     draft: Draft | None = None
 
 
-def _make_estimator(
+def make_speed_estimator(
     shape: ModelShape, machine: Machine, layout: Layout | None
 ) -> Callable[[Serving], Estimate]:
     """Make the estimator of loads on the machine. `layout`: the experts' outside of GPUs."""
@@ -73,22 +73,22 @@ def make_document(
 ) -> ThroughputPlan:
     """Make the plan's `throughput`."""
     concurrency = settings.concurrency
-    reason = _find_reason_for_none(model, choice, budget)
+    reason = find_reason_for_none(model, choice, budget)
     if reason is not None:
         return make_empty_document(concurrency, f"not estimated: {reason}")
     # These imports take a quarter of a second, which plans of lab models do not need.
-    from kimi_prov.planner.throughput import anchor, make_shape, scale_range  # noqa: PLC0415
+    from kimi_prov.planner.throughput import anchor, make_shape  # noqa: PLC0415
 
-    machine, assumed = _make_machine(host, choice)
+    machine, assumed = make_machine(host, choice, placement)
     if machine is None:
         return make_empty_document(concurrency, f"not estimated: {assumed}")
-    serving = _make_serving(settings, model, choice, budget, placement, in_memory=beside.in_memory)
+    serving = make_load(settings, model, choice, budget, placement, in_memory=beside.in_memory)
     if settings.hosts_per_model > 1:
         serving, unknown = add_hosts(host, settings, serving)
         assumed = "; ".join(filter(None, (assumed, unknown))) or None
-    layout = _make_layout(host, model, choice, machine.cpu, placement)
+    layout = make_plugin_layout(host, model, choice, machine.cpu, placement)
     shape = make_shape(model.name, model.architecture)
-    speak = _make_estimator(shape, machine, layout)
+    speak = make_speed_estimator(shape, machine, layout)
     readings = anchor.read_readings(host.facts)
     plain = anchor.anchor_estimator(speak, readings, budget.instances)
     held = _add_draft(plain, shape, machine, settings, beside.draft)
@@ -99,13 +99,14 @@ def make_document(
         *_describe_gain(shape, machine, serving, settings, beside.draft),
     ]
     running = count_running(settings, serving, budget.instances)
+    together = add_engines(held, serving, estimate_all.decode_tok_s, running, budget.instances)
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
     plan: ThroughputPlan = {
         "concurrency": concurrency,
         "running": running,
         "decode_tok_s": _round_range(estimate_all.decode_tok_s),
         "single_tok_s": _round_range(alone.decode_tok_s),
-        "aggregate_tok_s": _round_range(scale_range(estimate_all.decode_tok_s, running)),
+        "aggregate_tok_s": _round_range(together),
         "prefill_tok_s": _round_range(estimate_all.prefill_tok_s),
         "ttft_s": _round_range(estimate_all.ttft_s),
         "single_ttft_s": _round_range(estimate_all.single_ttft_s),
@@ -121,6 +122,28 @@ def make_document(
     return plan
 
 
+def add_engines(
+    estimate: Callable[[Serving], Estimate],
+    serving: Serving,
+    speed: Range,
+    running: int,
+    engines: int,
+) -> Range:
+    """Add up all engines; some may run one request less than those whose `speed` is known."""
+    from kimi_prov.planner.throughput import scale_range  # noqa: PLC0415
+    from kimi_prov.planner.throughput.inputs import Range  # noqa: PLC0415
+
+    least, fuller = divmod(running, engines)
+    if not fuller:
+        return scale_range(speed, running)
+    full = scale_range(speed, fuller * (least + 1))
+    if not least:
+        return full
+    fewer = replace(serving, concurrency=least)
+    rest = scale_range(estimate(fewer).decode_tok_s, (engines - fuller) * least)
+    return Range(full.low + rest.low, full.expected + rest.expected, full.high + rest.high)
+
+
 def estimate_draft(
     host: Host,
     settings: Settings,
@@ -131,14 +154,14 @@ def estimate_draft(
     draft: Draft,
 ) -> Range | None:
     """Estimate how many times as fast a draft makes the load; None where that is not known."""
-    if _find_reason_for_none(model, choice, budget) is not None:
+    if find_reason_for_none(model, choice, budget) is not None:
         return None
     from kimi_prov.planner.throughput import make_shape  # noqa: PLC0415
 
-    machine, _ = _make_machine(host, choice)
+    machine, _ = make_machine(host, choice, placement)
     if machine is None:
         return None
-    serving = _make_serving(settings, model, choice, budget, placement, in_memory=False)
+    serving = make_load(settings, model, choice, budget, placement, in_memory=False)
     if settings.hosts_per_model > 1:
         serving, _ = add_hosts(host, settings, serving)
     return _estimate_gain(
@@ -199,7 +222,7 @@ def _describe_gain(
         )
 
 
-def _find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) -> str | None:
+def find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) -> str | None:
     """Say why no speed is estimated; None where one is."""
     if model.is_synthetic:
         return f"a model of {'random' if model.random_weights else 'made'} weights"
@@ -309,7 +332,7 @@ def make_serving(  # noqa: PLR0913  (all that an estimate needs of a plan)
     )
 
 
-def _make_serving(
+def make_load(
     settings: Settings,
     model: Model,
     choice: EngineChoice,
@@ -318,6 +341,7 @@ def _make_serving(
     *,
     in_memory: bool,
 ) -> Serving:
+    """Make the load of one instance of what was chosen."""
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return make_serving(
         *(settings, model, budget, _name_format(choice, method)),
@@ -362,7 +386,7 @@ def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
     return max(1, min(settings.input_tokens, context - answer)), answer
 
 
-def _make_layout(
+def make_plugin_layout(
     host: Host, model: Model, choice: EngineChoice, cpu: Cpu | None, placement: Placement
 ) -> Layout | None:
     """Make the layout of the plugin's experts: threads, nodes and memory bandwidth."""
@@ -413,7 +437,10 @@ def _name_format(choice: EngineChoice, method: str | None) -> str:
     return choice.weights_format
 
 
-def _make_machine(host: Host, choice: EngineChoice) -> tuple[Machine | None, str | None]:
+def make_machine(
+    host: Host, choice: EngineChoice, placement: Placement
+) -> tuple[Machine | None, str | None]:
+    """Describe what one engine runs on; None with the reason. Also return what was assumed."""
     from kimi_prov.planner.throughput import Machine  # noqa: PLC0415
 
     cpu, assumed = make_cpu(host)
@@ -425,7 +452,22 @@ def _make_machine(host: Host, choice: EngineChoice) -> tuple[Machine | None, str
         return Machine(gpus=cards, disk_gb_s=disk, measured=parts - {"memory"}), None
     if cpu is None:
         return None, "the processor's cores are not known"
+    if cards is None and choice.experts is None and placement.nodes:
+        cpu = _take_nodes(cpu, len(placement.nodes) / max(1, len(host.nodes)))
     return Machine(cpu=cpu, gpus=cards, disk_gb_s=disk, measured=parts), assumed
+
+
+def _take_nodes(cpu: Cpu, share: float) -> Cpu:
+    """Return the part of the processors on whose nodes an engine runs."""
+    measured, links = cpu.measured_gb_s, cpu.links_gb_s
+    return replace(
+        cpu,
+        sockets=max(1, round(cpu.sockets * share)),
+        cores=max(1, round(cpu.cores * share)),
+        bandwidth_gb_s=cpu.bandwidth_gb_s * share,
+        measured_gb_s=measured * share if measured else None,
+        links_gb_s=links * share if links else None,
+    )
 
 
 def list_measured_parts(host: Host) -> frozenset[Part]:

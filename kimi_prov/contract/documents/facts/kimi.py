@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from kimi_prov.contract.documents.form import Whole
+from kimi_prov.contract.documents.form import NotRequired, Whole
 
 
 class KimiFacts(TypedDict, total=False):
@@ -114,6 +114,8 @@ class ServedFacts(TypedDict):
     requests: int | None
     """Requests at once of an engine."""
     gpu_share: float | None
+    experts: NotRequired[str | None]
+    """Whose kernel computes the experts on processors."""
 
 
 class ServingFacts(TypedDict):

@@ -191,7 +191,7 @@ def test_a_budget_of_the_gpus_is_computed_once(
             counted.append(f"{name} {host.gpu_bytes[0]}")
         return real(host, settings, *rest)
 
-    for module, name in ((gpu, "list_budgets"), (hybrid, "make_budget")):
+    for module, name in ((gpu, "list_budgets"), (hybrid, "list_budgets")):
         spy = functools.partial(counting, module.__name__, getattr(module, name))
         monkeypatch.setattr(module, name, spy)
     plan(facts, **HUGE)

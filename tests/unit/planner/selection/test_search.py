@@ -141,13 +141,15 @@ def test_two_engines_serve_side_by_side_where_four_cards_hold_the_model() -> Non
     assert both > single
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_no_more_run_than_are_asked_for(count: int) -> None:
-    """Three requests on two engines: one engine has one of them."""
+@pytest.mark.parametrize(("count", "fuller"), [(2, 1), (3, 2), (4, 2)])
+def test_engines_with_fewer_requests_count_with_their_own_speed(count: int, fuller: int) -> None:
+    """Three requests on two engines: one of them has one alone, which is faster."""
     document = plan(quoted("quote-8x-b200"), instances=2, concurrency=count, **HUGE)
-    speed = document["throughput"]
-    running = speed["aggregate_tok_s"]["expected"] / speed["decode_tok_s"]["expected"]
-    assert running == pytest.approx(count, rel=0.01)
+    alone = plan(quoted("quote-8x-b200"), instances=2, concurrency=2, **HUGE)
+    one, each = (row["throughput"]["decode_tok_s"]["expected"] for row in (alone, document))
+    together = fuller * each + (count - fuller) * (each if count % 2 == 0 else one)
+    speed = document["throughput"]["aggregate_tok_s"]["expected"]
+    assert speed == pytest.approx(together, rel=0.01)
 
 
 def test_more_engines_than_cards_are_refused() -> None:

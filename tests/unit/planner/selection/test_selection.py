@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from plan_inputs import (
@@ -106,6 +107,17 @@ def test_a_version_has_a_compiler_where_its_lock_has() -> None:
         names = [row.lock_name(python) for python in row.python]
         texts = [catalogue.lock(name) for name in names if name in catalogue.locks]
         assert all(("\nnvidia-cuda-nvcc==" in text) == row.nvcc for text in texts), row.version
+
+
+def test_a_compiler_that_is_not_of_its_headers_cuda_is_told_not_to_look() -> None:
+    for version in ("0.32.0", "0.33.0"):
+        env = plan(b300(), engine_version=version, **HUGE)["instances"][0]["env"]
+        lock = load_catalogue().lock(f"vllm-cuda-{version}-cp311.txt")
+        nvcc, headers = (
+            re.search(rf"^nvidia-cuda-{part}==(\d+\.\d+)", lock, re.MULTILINE)[1]  # type: ignore[index]
+            for part in ("nvcc", "runtime")
+        )
+        assert ("NVCC_APPEND_FLAGS" in env) == (nvcc != headers), version
 
 
 def test_locks_are_for_x86_64() -> None:
