@@ -71,10 +71,6 @@ def choose_engine(
         # Go on, so that other faults of the machine are reported too.
         name = "vllm"
     engine = _choose_version(host, name, settings, catalogue, findings, (model, weights_format))
-    if not settings.auto("kt_method") and engine.methods is not None:
-        engine = replace(
-            engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
-        )
     python, python_reason, build = interpreter.choose_interpreter(host, engine, catalogue, findings)
     # int8 if it is set and possible: with less memory a node may hold the whole engine.
     dense_request: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
@@ -320,7 +316,9 @@ def _choose_version(
             required=f"one of {', '.join(e.version for e in rows)}",
             fix="remove kimi_engine_version, or name a version of the catalogue",
         )
-    return row
+    if settings.auto("kt_method") or row.methods is None:
+        return row
+    return replace(row, methods={**row.methods, workload[1]: str(settings.kt_method)})
 
 
 def _choose_row(
