@@ -70,8 +70,8 @@ class Trouble:
     `kind`: a fault is a root cause. A symptom tells what happened and not why, and counts where no
     cause is known. A consequence is no cause; where nothing else is known, one with a `fix` says
     what ended and where the cause stands. A harmless line is one that people fear.
-    `after`: a line that stands at most `within` lines before. `also`, `unless`: lines that must,
-    and must not, stand anywhere. `times`: so many lines that match, within `within` lines.
+    `after`, `not_after`: a line that stands, and one that does not, at most `within` lines before.
+    `also`, `unless`: lines that must, and must not, stand anywhere. `times`: so many lines that match, within `within` lines.
     `effect`: as what another trouble may have caused this one. `leads_to`: effects that follow.
     `cause` and `fix` take the text of a group where they have its name: <name>; `unknown` has what
     stands there for a group that matched nothing.
@@ -84,6 +84,7 @@ class Trouble:
     cause: str
     fix: str = ""
     after: str | None = None
+    not_after: str | None = None
     within: int = 400
     also: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()

@@ -41,7 +41,6 @@ REVISION = "lab-1"
 # The same model, for what is estimated: of random weights nothing is.
 ESTIMATED = "-estimated"
 _OF = {PLAIN: "kimi-k2-thinking", SEEING: "kimi-k2.5"}
-_WHOLE = load_catalogue().model(_OF[PLAIN]).architecture
 _TOWER = model_shapes.Tower(layers=27, hidden=1152, width=4304, heads=16)
 _CONTEXT = 65536
 # As moonshotai publishes them: 62 to 64 files.
@@ -210,14 +209,15 @@ class Models:
     def add_rows(self, file: Path) -> None:
         """Add rows of the models, their estimates and the draft to those of a catalogue."""
         document: dict[str, Any] = yaml.safe_load(file.read_text())
+        target = _cut(PLAIN, self.layers[PLAIN])
         document["drafts"] = [
             {
                 "name": DRAFT,
                 "repo": f"lab/{DRAFT}",
                 "models": [PLAIN, PLAIN + ESTIMATED],
                 "method": "eagle3",
-                "size_bytes": sum(_count_bytes(*tensor) for tensor in list_draft_tensors(_WHOLE)),
-                "kv_values": _WHOLE.kv_lora_rank + _WHOLE.qk_rope_head_dim,
+                "size_bytes": sum(_count_bytes(*tensor) for tensor in list_draft_tensors(target)),
+                "kv_values": target.kv_lora_rank + target.qk_rope_head_dim,
                 "least": "0.18.0",
                 "source": "tests/gpu/full_size.py",
                 "confidence": "high",

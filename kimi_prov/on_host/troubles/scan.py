@@ -150,7 +150,7 @@ class Scanner:
 
     def __init__(self, patterns: Patterns) -> None:
         self.rows, self._patterns = patterns.rows, patterns
-        self._markers: dict[tuple[int, str], tuple[str, int]] = {}
+        self._markers: dict[tuple[int, str], int] = {}
         self._recent: dict[int, deque[int]] = {}
         self._before: deque[bytes] = deque(maxlen=_AROUND)
         self._source, self._line, self._order = "", 0, 0
@@ -225,23 +225,25 @@ class Scanner:
             return self.rows[one.row].kind == "harmless" and bool(
                 hit and hit.count >= _MAX_HARMLESS
             )
-        return one.use != "after" and (one.row, one.text) in self.met
+        return one.use in ("also", "unless") and (one.row, one.text) in self.met
 
     def _keep(self, one: _Pattern, match: re.Match[str], line: LogLine) -> None:
         occurrence = self._occurrence(line)
         row = self.rows[one.row]
-        if one.use == "after":
-            self._markers[one.row, ""] = (self._source, self._line)
+        if one.use in ("after", "not_after"):
+            self._markers[one.row, one.use] = self._line
         elif one.use != "match":
             self.met.setdefault((one.row, one.text), (occurrence, match.groupdict()))
-        elif row.after is None or self._is_after(one.row, row.within):
-            if row.times > 1 and not self._is_repeated(one.row, row):
-                return
+        elif row.after is not None and not self._is_behind_marker(one.row, "after"):
+            return
+        elif row.not_after is not None and self._is_behind_marker(one.row, "not_after"):
+            return
+        elif row.times <= 1 or self._is_repeated(one.row, row):
             self.hits.setdefault(one.row, Hit(row)).add(occurrence, match)
 
-    def _is_after(self, at: int, within: int) -> bool:
-        _, line = self._markers.get((at, ""), ("", -within - 1))
-        return self._line - line <= within
+    def _is_behind_marker(self, at: int, use: str) -> bool:
+        line = self._markers.get((at, use))
+        return line is not None and self._line - line <= self.rows[at].within
 
     def _is_repeated(self, at: int, row: Trouble) -> bool:
         lines = self._recent.setdefault(at, deque(maxlen=row.times))
@@ -271,8 +273,9 @@ class Scanner:
 
 
 def _list_expressions(row: Trouble) -> list[tuple[str, tuple[str, ...]]]:
-    after = () if row.after is None else (row.after,)
-    return [("match", row.match), ("after", after), ("also", row.also), ("unless", row.unless)]
+    after, not_after = (() if one is None else (one,) for one in (row.after, row.not_after))
+    behind = [("after", after), ("not_after", not_after)]
+    return [("match", row.match), *behind, ("also", row.also), ("unless", row.unless)]
 
 
 def _shorten(text: bytes) -> bytes:

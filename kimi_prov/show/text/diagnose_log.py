@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _SURE = {"certain": "certain", "likely": "likely", "possible": "one of several possible causes"}
 _QUOTED_LINES = 3
+# What vLLM writes before each line of a traceback: process, level, time, file.
+_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[\w+\.py:\d+\] ?")
 
 
 def format_text(document: DiagnoseLog, followed: Mapping[str, str], around: Sequence[str]) -> str:
@@ -66,6 +69,8 @@ def _format_unknown(error: LogEvidence | None, around: Sequence[str]) -> list[st
         return ["Nothing wrong was recognised in these lines."]
     where = f"{error['source']}:{error['line']}"
     head = f"No known cause was recognised. The first error is {where}:"
-    quoted = [clean_text.clean_row(line) for line in around]
-    marked = ["> " * (line == error["text"]) + line for line in quoted]
-    return [*wrap(head), *(f"{line:.{WIDTH}}" for line in marked)]
+    lines = wrap(head)
+    for line in around:
+        text = _PREFIX.sub("", clean_text.clean_row(line))
+        lines += wrap(text, "> ", "    ") if line == error["text"] else [f"  {text:.{WIDTH - 2}}"]
+    return lines

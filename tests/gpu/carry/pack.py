@@ -321,7 +321,8 @@ class Pack:
         )
         for part in parts:
             file = self.build / part.name
-            if part.name.startswith("checkout") or not file.exists():
+            # A lock may have changed since; what was downloaded stays.
+            if part.name.startswith(("checkout", "wheels")) or not file.exists():
                 _say(f"making {part.name}")
                 fresh = self.build / f".new-{part.name}"
                 part.make(fresh)

@@ -115,3 +115,16 @@ def test_bad_input_ends_with_2(words: tuple[str, ...]) -> None:
     done = run("diagnose", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
+
+
+def test_an_unknown_exception_is_shown_whole_and_its_traceback_without_prefixes(log: Path) -> None:
+    prefix = "(Worker_TP1 pid=10474) ERROR 11-30 11:37:24 [multiproc_executor.py:1057] "
+    said = "frobnicate.Unheard: the spindle of " + "a very long name " * 6 + "is bent"
+    frames = ["Traceback (most recent call last):", '  File "/srv/x.py", line 9, in spin']
+    log.write_text("".join(f"{prefix}{line}\n" for line in [*frames, f"Exception: {said}"]))
+    lines = run("diagnose", "--log", log).stdout.splitlines()
+    shown = [line for line in lines if str(log) not in line]
+    assert "    File" in "\n".join(shown)
+    assert "Worker_TP1" not in "\n".join(shown)
+    assert " ".join(" ".join(shown).split()).endswith(said)
+    assert max(map(len, shown)) <= 80
