@@ -234,9 +234,7 @@ class Scanner:
             self._markers[one.row, one.use] = self._line
         elif one.use != "match":
             self.met.setdefault((one.row, one.text), (occurrence, match.groupdict()))
-        elif row.after is not None and not self._is_behind_marker(one.row, "after"):
-            return
-        elif row.not_after is not None and self._is_behind_marker(one.row, "not_after"):
+        elif (row.after is not None and not self._is_behind_marker(one.row, "after")) or (row.not_after is not None and self._is_behind_marker(one.row, "not_after")):
             return
         elif row.times <= 1 or self._is_repeated(one.row, row):
             self.hits.setdefault(one.row, Hit(row)).add(occurrence, match)
