@@ -71,7 +71,8 @@ class Trouble:
     cause is known. A consequence is no cause; where nothing else is known, one with a `fix` says
     what ended and where the cause stands. A harmless line is one that people fear.
     `after`, `not_after`: a line that stands, and one that does not, at most `within` lines before.
-    `also`, `unless`: lines that must, and must not, stand anywhere. `times`: so many lines that match, within `within` lines.
+    `also`, `unless`: lines that must, and must not, stand anywhere. `times`: so many lines that
+    match, within `within` lines.
     `effect`: as what another trouble may have caused this one. `leads_to`: effects that follow.
     `cause` and `fix` take the text of a group where they have its name: <name>; `unknown` has what
     stands there for a group that matched nothing.

@@ -234,10 +234,15 @@ class Scanner:
             self._markers[one.row, one.use] = self._line
         elif one.use != "match":
             self.met.setdefault((one.row, one.text), (occurrence, match.groupdict()))
-        elif (row.after is not None and not self._is_behind_marker(one.row, "after")) or (row.not_after is not None and self._is_behind_marker(one.row, "not_after")):
-            return
-        elif row.times <= 1 or self._is_repeated(one.row, row):
+        elif self._stands_right(one.row, row) and (
+            row.times <= 1 or self._is_repeated(one.row, row)
+        ):
             self.hits.setdefault(one.row, Hit(row)).add(occurrence, match)
+
+    def _stands_right(self, at: int, row: Trouble) -> bool:
+        """Whether the line stands behind what it has to, and not behind what it may not."""
+        behind = row.after is None or self._is_behind_marker(at, "after")
+        return behind and not (row.not_after and self._is_behind_marker(at, "not_after"))
 
     def _is_behind_marker(self, at: int, use: str) -> bool:
         line = self._markers.get((at, use))
