@@ -278,7 +278,9 @@ def _parse_numactl_nodes(text: str) -> dict[str, str]:
     files: dict[str, str] = {}
     sizes: dict[str, list[str]] = {}
     for match in re.finditer(r"^node ([0-9]{1,3}) cpus:(.*)$", text, re.MULTILINE):
-        cpus = [cpu for word in match.group(2).split() if (cpu := _parse_cpu(word)) is not None]
+        # With --cpu-compress they are ranges, and their number behind them.
+        words = re.sub(r"\(\d+\)", "", match.group(2)).replace(",", " ").split()
+        cpus = [cpu for word in words for cpu in parse_list(word) if cpu < _MAX_CPUS]
         files[f"{_NODE}/node{match.group(1)}/cpulist"] = format_list(cpus)
     for name, key in (("size", "MemTotal"), ("free", "MemFree")):
         for match in re.finditer(

@@ -108,7 +108,8 @@ def _make_error(path: Path, problem: str, command: str) -> UserError:
     return UserError(
         f"{path}: {problem}",
         fix=f"{KINDS}; Ansible runs what an inventory says, so use only one that you know:  "
-        f"kimi-prov {command} --inventory {shlex.quote(str(path))}",
+        f"kimi-prov {command} --inventory {shlex.quote(str(path))} ; an offer in words is read by  "
+        f"kimi-prov check --text {shlex.quote(str(path))}",
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov import documents
 from kimi_prov.errors import UserError
-from kimi_prov.facts.dumps import devices, gpus, memory, processors, redfish
+from kimi_prov.facts.dumps import devices, gpus, memory, processors, redfish, reports
 from kimi_prov.facts.dumps.sections import Section, split_text
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ WORDS = {
     "rows": "nvidia-smi --query-gpu without a head",
     "table": "nvidia-smi",
     "list": "nvidia-smi -L",
+    "report": "a report of PyTorch or SGLang",
+    "monitor": "JSON of a GPU monitor",
+    "summary": "a summary of processor and memory",
+    "habana": "hl-smi",
     "topology": "nvidia-smi topo -m",
     "no_gpu": "nvidia-smi without a GPU",
     "lspci": "lspci",
@@ -94,6 +98,7 @@ class Collected:
     nics: list[NicFacts] = field(default_factory=list)
     arch: str | None = None
     kernel: str | None = None
+    driver: str | None = None
     kinds: set[str] = field(default_factory=set)
     read: list[ReadFile] = field(default_factory=list)
     damaged: list[DamagedFile] = field(default_factory=list)
@@ -141,6 +146,19 @@ def _read_list(collected: Collected, row: Section) -> bool:
     if re.search(r"^\s+Link \d+: ", row.text, re.MULTILINE):
         collected.keep({"nvidia-smi-nvlink-s.txt": row.text})
     return collected.keep_gpus(gpus.parse_list(row.text))
+
+
+def _read_report(collected: Collected, row: Section) -> bool:
+    report = reports.parse_report(row.text)
+    collected.skipped += report.notes
+    collected.driver = collected.driver or reports.find_driver(row.text)
+    return collected.keep_gpus(report.rows) or collected.driver is not None
+
+
+def _read_habana(collected: Collected, row: Section) -> bool:
+    notes = reports.parse_habana(row.text)
+    collected.skipped += notes
+    return bool(notes)
 
 
 def _read_lscpu(collected: Collected, row: Section) -> bool:
@@ -213,6 +231,9 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "query": lambda collected, row: collected.keep_gpus(gpus.parse_query(row.text)),
     "table": lambda collected, row: collected.keep_gpus(gpus.parse_table(row.text)),
     "list": _read_list,
+    "monitor": lambda collected, row: collected.keep_gpus(reports.parse_monitor(row.document)),
+    "report": _read_report,
+    "habana": _read_habana,
     "topology": lambda collected, row: collected.keep(gpus.normalise_topology(row.text)),
     "rocm": lambda collected, row: collected.keep_gpus(gpus.parse_rocm(row.text)),
     "rocm_json": lambda collected, row: collected.keep_gpus(gpus.parse_rocm_json(row.document)),
@@ -226,6 +247,7 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "ip": _read_cards,
     "ip_brief": _read_cards,
     "uname": _read_uname,
+    "summary": lambda collected, row: collected.keep(reports.parse_summary(row.text)),
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Outputs that tell whether there are GPUs, also where there are none.
 _TELL_GPUS = frozenset(
     ("xml", "csv", "rows", "query", "table", "list", "topology", "no_gpu", "lspci", "rocm",
-     "rocm_json", "pci.txt", "nvidia-smi-nvlink-s.txt")
+     "rocm_json", "pci.txt", "nvidia-smi-nvlink-s.txt", "report", "monitor", "habana")
 )  # fmt: skip
 _GRACE = re.compile(r"\bG[HB](\d)00\b")
 # The memory of a Grace processor in GiB, of which a GB machine has one for two GPUs.
@@ -29,7 +29,8 @@ _X86 = re.compile(r"\b(lm|sse2|avx2)\b")
 def complete(facts: Facts, collected: Collected) -> None:
     """Add GPUs, disks, cards and the architecture; then list what nothing tells."""
     _complete_host(facts, collected)
-    _complete_gpus(facts, collected.gpus)
+    _sum_nodes(facts)
+    _complete_gpus(facts, collected.gpus, collected.driver)
     facts["disks"] = facts.get("disks") or collected.disks
     facts["nics"] = facts.get("nics") or collected.nics
     _leave_out_grace_memory(facts)
@@ -55,7 +56,7 @@ def _find_arch(cpuinfo: str, collected: Collected) -> str | None:
     return "x86_64" if _X86.search(cpuinfo) or "for x86_64" in driver else None
 
 
-def _complete_gpus(facts: Facts, rows: list[Row]) -> None:
+def _complete_gpus(facts: Facts, rows: list[Row], driver: str | None) -> None:
     """Add what the table has beside the columns of the probe, and GPUs that are not NVIDIA's."""
     gpus = facts["gpus"]
     foreign = [row for row in rows if row.get("vendor") == "amd"]
@@ -71,7 +72,7 @@ def _complete_gpus(facts: Facts, rows: list[Row]) -> None:
             if gpu.get(key) is None:
                 gpu[key] = nvidia_smi.parse_switch(row.get(column))  # type: ignore[literal-required]
     nvidia = facts["nvidia"]
-    version = next((row["driver_version"] for row in rows if row.get("driver_version")), None)
+    version = next((row["driver_version"] for row in rows if row.get("driver_version")), driver)
     if nvidia and version and re.fullmatch(r"\d{3}(\.\d+){1,2}", version):
         nvidia["driver_loaded"] = nvidia["driver_loaded"] or version
 
@@ -82,6 +83,15 @@ def _make_amd(index: int, row: Row) -> GpuFacts:
         **gpu_rows.make_gpu_row(index, "amd", row.get("name"), size),
         "pci": row.get("pci.bus_id"),
     }
+
+
+def _sum_nodes(facts: Facts) -> None:
+    """Take the memory of all nodes of the host where nothing tells the machine's."""
+    nodes = [node for node in facts["numa"]["nodes"] if node.get("kind") in (None, "ddr")]
+    sizes = [node.get("memory_total_bytes") or 0 for node in nodes]
+    if facts["memory"]["total_bytes"] is None and any(sizes):
+        facts["memory"]["total_bytes"] = sum(sizes)
+        facts["origins"]["memory.total_bytes"] = "the sizes of the NUMA nodes"
 
 
 def _leave_out_grace_memory(facts: Facts) -> None:

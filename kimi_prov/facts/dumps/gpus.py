@@ -39,6 +39,7 @@ _COLUMN_NAMES = {
     "compute_capability": "compute_cap",
     "mig.mode": "mig.mode.current",
 }
+_NUMBERED = re.compile(r"\bDevice ([0-9a-f]{4})\b")
 _VENDORS = (("NVIDIA Corporation", "10de"), ("Advanced Micro Devices", "1002"))
 _CLASSES = (
     ("3D controller", "0302"),
@@ -193,14 +194,16 @@ def parse_bus(text: str) -> tuple[str, list[Row]]:
     lines: list[str] = []
     rows: list[Row] = []
     for line in text.splitlines():
-        match = re.match(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (.*)$", line)
+        match = re.match(r"\s*((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (.*)$", line)
         vendor = next((code for name, code in _VENDORS if match and name in match[2]), None)
         kind = next((code for name, code in _CLASSES if match and match[2].startswith(name)), None)
         if match is None or vendor is None or kind is None:
             continue
         address = match[1] if match[1].count(":") == 2 else f"0000:{match[1]}"
         ids = re.search(r"\[(10de|1002):([0-9a-f]{4})\]", match[2])
-        lines.append(f"{address} 0x{vendor} 0x{ids[2] if ids else '0000'} 0x{kind}00")
+        # An older list of names has "Device 2330" in place of the name.
+        device = ids[2] if ids else (_NUMBERED.search(match[2]) or ("", "0000"))[1]
+        lines.append(f"{address} 0x{vendor} 0x{device} 0x{kind}00")
         brackets = [b for b in re.findall(r"\[([^\]]+)\]", match[2]) if not _is_code(b)]
         if kind != "0680" and (vendor == "10de" or "Instinct" in match[2]) and brackets:
             rows.append(

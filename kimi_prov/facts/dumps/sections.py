@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.facts.dumps.reports import is_of_gpus
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,6 +23,11 @@ _STARTS = {
     "table": r"\|?\s*NVIDIA-SMI \d",
     "query": r"=+\s*NVSMI LOG\s*=+",
     "list": r"GPU \d+: [^\n]+ \(UUID: ",
+    "report": r"[\s*-]*GPU \d+(?:,\d+)*:[\s*]+(?:NVIDIA|Tesla|Quadro|GeForce|AMD|[ABHL]\d{2,3})\b"
+    r"|GPU models and configuration ?: ?\S|(?:Nvidia driver version|CUDA Driver Version) *:",
+    "summary": r"[\s*-]*CPU:[\s*]+(?:\dx )?(?:AMD|Intel|Ampere)\b"
+    r"|[\s*-]*(?:RAM|Memory):[\s*]+[\d.]+ ?[MGT]i?B?\b",
+    "habana": r"HPU devices: \d+x|\| HL-SMI Version",
     "topology": r"[ \t\x1b\[0-9;m]*GPU0[ \t\x1b]",
     "csv": r"\"?[a-z_.]+\"?(?: \[\w+\])?(?:, ?\"?[a-z_.]+\"?(?: \[\w+\])?)*\r?$(?<=[a-z\]\"])",
     "rows": r"\d{1,2}, [^,\n]*(?:NVIDIA|Tesla|GeForce|Quadro)[^,\n]*,"
@@ -33,7 +40,7 @@ _STARTS = {
     "numactl": r"available: \d+ nodes?",
     "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
     "lscpu": r"[ \t]*Architecture:[ \t]+\S",
-    "lspci": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z3]",
+    "lspci": r"[ \t]*(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z3]",
     "lsblk": r"[ \t]*NAME[ \t]+[A-Z: \t-]*\bSIZE\b",
     "ip": r"\d+: [^\s:]+: <",
     "ip_brief": r"[a-z][\w.@-]+[ \t]+(?:UP|DOWN|UNKNOWN)(?:[ \t]|$)",
@@ -59,6 +66,8 @@ _REPEATED = frozenset(
         "dmidecode",
         "topology",
         "list",
+        "report",
+        "summary",
         "rows",
         "cpuinfo",
         "lspci",
@@ -85,8 +94,10 @@ class Section:
 
 
 # Outputs that are of a machine; the others stand in files of other kinds too.
-_TELLING = frozenset(_STARTS) - {"json", "os_release", "uname", "ip", "ip_brief", "lsblk", "no_gpu"}
-_TELLING |= {"lscpu_json", "rocm_json", "redfish"}
+# A summary may be an offer: it counts beside others alone.
+_WEAK = ("json", "os_release", "uname", "ip", "ip_brief", "lsblk", "no_gpu", "summary", "habana")
+_TELLING = frozenset(_STARTS) - set(_WEAK)
+_TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor"}
 
 
 def is_of_machine(sections: list[Section]) -> bool:
@@ -171,6 +182,8 @@ def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)
         return kind
     if any(re.fullmatch(r"card\d+", key) for key in first):
         return "rocm_json"
+    if is_of_gpus(document):
+        return "monitor"
     text = json.dumps(document)[:200_000]
     redfish = r'"(?:ProcessorSummary|MemorySummary|ProcessorType|CapacityMiB|@odata\.type)":'
     return "redfish" if re.search(redfish, text) else None
