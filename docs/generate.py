@@ -25,6 +25,7 @@ import engine_versions
 import evidence
 import features
 import gpu_reports
+import loaders
 import recipes
 import troubles
 import yaml
@@ -67,6 +68,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "commands.md": commands(),
         REFERENCE / "recipes.md": compare_recipes(),
         REFERENCE / "engine-versions.md": compare_versions(),
+        REFERENCE / "loaders.md": measured_loaders(),
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
@@ -171,6 +173,18 @@ def compare_versions() -> str:
         "`kimi_choose_anew` ([upgrades](../guides/upgrades.md)).",
         "",
         *engine_versions.lines(ROOT / "inventories" / "specs"),
+    ]
+    return _text(lines)
+
+
+def measured_loaders() -> str:
+    """Return the page of loaders on real cards."""
+    lines = [
+        *_head("Loaders"),
+        "How weights came into real cards, by loader and source, as `tests/gpu/loaders.py` printed",
+        "it. GB are 10^9 bytes. Phases: *answer* is from the command to the first answer, *weights*",
+        "the engine's own figure, *copied* and *written* those of prepared weights.",
+        *loaders.lines(ROOT / "tests" / "data" / "recordings" / "loaders"),
     ]
     return _text(lines)
 
