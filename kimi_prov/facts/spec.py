@@ -46,6 +46,8 @@ _GB = 10**9
 _BYTES_PER_TRANSFER = 8 * 10**6  # bytes a second of a channel for each MT/s
 Sheet = dict[str, Any]
 Origins = dict[str, str]
+# The key of a card's lanes among the origins; it is there where the sheet does not name them.
+PCIE_LANES = "pcie.width"
 
 
 def read_sheet(path: Path, catalogue: Catalogue) -> Facts:
@@ -405,6 +407,8 @@ def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[GpuFac
             )
             origin = "sheet" if memory_gb else f"catalogue: {row.name}"
             origins[f"gpus[{len(rows) - 1}].memory_bytes"] = origin
+            if "pcie_width" not in group:
+                origins[f"gpus[{len(rows) - 1}].{PCIE_LANES}"] = "assumed: a slot with all lanes"
     return rows
 
 

@@ -31,6 +31,7 @@ from kimi_prov.planner.service import (
     timeouts,
     watchdog,
 )
+from kimi_prov.planner.service.power import make_power_document
 from kimi_prov.planner.settings import flag_names
 from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
@@ -314,7 +315,7 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
             command.make_instance(host, choice, layout.budget, place, layout.flags, slot, served)
             for place, slot in zip(layout.places, slots, strict=True)
         ],
-        prediction.make_power_document(host, catalogue),
+        make_power_document(host, catalogue),
         ram_disk.make_page_cache_document(tmpfs, host, checkpoint, layout.bound.total, converted),
         site.make_document(settings, host),
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets, ways
 from kimi_prov.commands.check.options import DEFAULT_MODEL
+from kimi_prov.errors import UserError
 from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.show.report import check as reports
@@ -18,14 +20,16 @@ from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.commands.check.options import CheckOptions
     from kimi_prov.contract.documents.check import CheckedTarget, Suggestion
     from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.connection import ConnectionOptions
+    from kimi_prov.sizing.load import Load
 
 
 def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[CheckedTarget]:
@@ -50,8 +54,20 @@ def _judge_file(
     facts.pop("bench", None)
     if results:
         facts["bench"] = measured.list_readings(results)
-    target = _judge(name, facts, options, results)
-    found = ways.list_ways(target, options.load, lambda other: _judge(name, other, options))
+    return _add_ways(_judge(name, facts, options, results), options)
+
+
+def _add_ways(target: CheckedTarget, options: CheckOptions) -> CheckedTarget:
+    """Add the ways that are better, each judged as the target was."""
+
+    def judge(facts: Facts, changed: Mapping[str, Any]) -> CheckedTarget:
+        chosen = replace(options, variables={**options.variables, **changed})
+        return _judge(target["name"], facts, chosen)
+
+    lanes = ways.describe_lanes(target, judge)
+    if lanes is not None:
+        target = {**target, "assumptions": [*target["assumptions"], lanes]}
+    found = ways.list_ways(target, options.load, options.variables, judge)
     return {**target, "ways": found} if found else target
 
 
@@ -73,12 +89,23 @@ def _judge(
         share = demand.size_plan(plan, load, serves=is_possible(plan))["requests_a_machine"]
         if share not in (None, settings.concurrency):
             settings = replace(settings, concurrency=share)
-            plan = make_plan_with_curve(facts, settings, catalogue)
+            closer = make_plan_with_curve(facts, settings, catalogue)
+            # A layout for fewer requests may hold fewer: then more machines would be needed.
+            if not _needs_more(closer, plan, load):
+                plan = closer
     prices = find_prices(facts, catalogue)
     target = reports.build_target(name, facts, plan, options.use, prices, load)
     return reports.add_measurements(
         target, measurements.make_document(facts, plan, settings, catalogue)
     )
+
+
+def _needs_more(closer: MachinePlan, plan: MachinePlan, load: Load) -> bool:
+    machines = [
+        demand.size_plan(one, load, serves=is_possible(one))["machines"]["expected"] or math.inf
+        for one in (closer, plan)
+    ]
+    return machines[0] > machines[1]
 
 
 def judge_suggestions(options: CheckOptions) -> list[CheckedTarget]:
@@ -88,7 +115,7 @@ def judge_suggestions(options: CheckOptions) -> list[CheckedTarget]:
     rows = suggest_machines(loader.load_catalogue(), options.settings("--suggest"), options.load)
     return [
         {
-            **_judge(row.offer.name, row.facts, options),
+            **_add_ways(_judge(row.offer.name, row.facts, options), options),
             "suggestion": cast("Suggestion", {"kind": row.offer.kind, "smaller": row.smaller}),
         }
         for row in rows
@@ -111,5 +138,23 @@ def judge_inventory(
     for host, plan in group_targets.join_groups(outcome.plans).items():
         facts = outcome.facts[group_targets.find_head(host, plan)]
         prices = find_prices(facts, catalogue)
-        rows.append(reports.build_target(host, facts, plan, options.use, prices, options.load))
+        row = reports.build_target(host, facts, plan, options.use, prices, options.load)
+        own = None if plan.get("group") else inventory.hosts.get(host)
+        rows.append(row if own is None else _add_host_ways(row, own, options))
     return rows, playbook_run.conclude(finished)
+
+
+def _add_host_ways(
+    target: CheckedTarget, own: Mapping[str, Any], options: CheckOptions
+) -> CheckedTarget:
+    """Add the ways of a probed host, planned here by its inventory's variables.
+
+    A variable that only Ansible can fill in leaves them out.
+    """
+    variables = {name: value for name, value in own.items() if name.startswith("kimi_")}
+    if any("{{" in str(value) for value in variables.values()):
+        return target
+    try:
+        return _add_ways(target, replace(options, variables={**variables, **options.variables}))
+    except UserError:
+        return target

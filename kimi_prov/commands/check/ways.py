@@ -1,4 +1,4 @@
-"""Other ways to serve with such machines: a firmware's setting, larger modules, several joined.
+"""Other ways to serve with such machines: a firmware's setting, modules, lanes, several joined.
 
 Each is planned by itself, and kept where it is faster or cheaper than the machine as it stands.
 """
@@ -6,41 +6,58 @@ Each is planned by itself, and kept where it is faster or cheaper than the machi
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.commands.check import other_settings
 from kimi_prov.contract.cpu_lists import format_list, parse_list
-from kimi_prov.facts import links
+from kimi_prov.contract.gpu_rows import get_gpu_name
+from kimi_prov.facts import links, spec
 from kimi_prov.show.report import hosts, recommendation
-from kimi_prov.show.report.findings import is_on_paper, is_possible
+from kimi_prov.show.report.findings import is_possible
+from kimi_prov.show.text.formats import format_figure
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
-    from kimi_prov.contract.documents.check import CheckedTarget, RankedTarget, Way
+    from kimi_prov.commands.check.other_settings import Judge
+    from kimi_prov.contract.documents.check import (
+        Assumption,
+        CheckedTarget,
+        RankedTarget,
+        Way,
+    )
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.facts.machine import DimmFacts, NodeFacts
     from kimi_prov.contract.documents.facts.quote import LinkFacts
     from kimi_prov.sizing.load import Load
 
-    Judge = Callable[[Facts], CheckedTarget]
-
 # A smaller gain lies within the error of the estimates.
 _MIN_GAIN = 1.1
 _JOINED = (2, 4)
+_MIN_CARDS, _ALL_LANES = 2, 16
 # The network that vendors of such machines offer: a port of this rate for each GPU.
 _LINK: LinkFacts = {"kind": "infiniband", "speed_bits_per_s": 400_000_000_000, "count": 1}
 
 
-def list_ways(target: CheckedTarget, load: Load | None, judge: Judge) -> list[Way]:
-    """Return the ways that are better than the machine as its sheet has it."""
-    if not is_on_paper(target):
-        return []
-    return [
+def list_ways(
+    target: CheckedTarget, load: Load | None, given: Mapping[str, Any], judge: Judge
+) -> list[Way]:
+    """Return the ways that are better than the machine as it stands, and `given` variables."""
+    ways = [
         *_list_firmware(target, load, judge),
         *_list_modules(target, load, judge),
+        *_list_lanes(target, load, judge),
         *_list_joined(target, load, judge),
     ]
+    other = other_settings.find_better(target, load, given, judge)
+    if other is not None:
+        ways.insert(0, _make_way(other[0], other[1], recommendation.build_entry(other[1], load)))
+    return ways
 
 
 def _list_firmware(target: CheckedTarget, load: Load | None, judge: Judge) -> Iterator[Way]:
@@ -48,7 +65,7 @@ def _list_firmware(target: CheckedTarget, load: Load | None, judge: Judge) -> It
     merged = _merge_nodes(target["facts"])
     if merged is None:
         return
-    other = judge(merged)
+    other = judge(merged, {})
     if is_possible(other) and _is_faster(other, target):
         condition = "one NUMA node for each socket (firmware: SNC off, or NPS1)"
         yield _make_way(condition, other, recommendation.build_entry(other, load))
@@ -83,7 +100,7 @@ def _list_modules(target: CheckedTarget, load: Load | None, judge: Judge) -> Ite
     larger = _join_modules(target["facts"])
     if larger is None:
         return
-    other = judge(larger)
+    other = judge(larger, {})
     if is_possible(other) and _is_faster(other, target):
         module = (larger["memory"]["dimms"] or [])[0]
         size, speed = (module["size_bytes"] or 0) >> 30, module["configured_mt_s"]
@@ -117,6 +134,62 @@ def _join_modules(facts: Facts) -> Facts | None:
     return larger
 
 
+def _list_lanes(target: CheckedTarget, load: Load | None, judge: Judge) -> Iterator[Way]:
+    """Try all lanes for every card: a slot may have fewer, or share them with another."""
+    whole = _give_all_lanes(target["facts"])
+    if whole is None:
+        return
+    other = judge(whole, {})
+    if is_possible(other) and (_is_faster(other, target) or _answers_sooner(other, target)):
+        first = whole["gpus"][0].get("pcie") or {}
+        lanes = f"PCIe {first.get('gen_max')} x{first.get('width')}"
+        condition = f"{lanes} for each card (a slot of its own, not divided)"
+        yield {
+            **_make_way(condition, other, recommendation.build_entry(other, load)),
+            "ttft_s": other["plan"]["throughput"]["ttft_s"],
+        }
+
+
+def describe_lanes(target: CheckedTarget, judge: Judge) -> Assumption | None:
+    """Describe what half the lanes would cost, where a sheet does not name them and it decides."""
+    facts = target["facts"]
+    if f"gpus[0].{spec.PCIE_LANES}" not in (facts.get("origins") or {}):
+        return None
+    # Cards that are linked, and those that stand alone, exchange little over their slots.
+    card = load_catalogue().find_gpu(get_gpu_name(facts["gpus"][0]) or "")
+    if len(facts["gpus"]) < _MIN_CARDS or target["plan"]["hybrid"] or not card or card.nvlink_gb_s:
+        return None
+    halved = copy.deepcopy(facts)
+    for gpu in halved["gpus"]:
+        link = gpu.get("pcie") or {}
+        link["width"] = (link.get("width_max") or _ALL_LANES) // 2
+    other = judge(halved, {})
+    if not is_possible(other) or not _answers_sooner(target, other):
+        return None
+    there, here = (one["plan"]["throughput"]["ttft_s"]["expected"] for one in (other, target))
+    value = (
+        f"{_ALL_LANES} for each card; with {_ALL_LANES // 2}, as a divided slot has them, the "
+        f"first token takes {format_figure(there)} s in place of {format_figure(here)} s"
+    )
+    return {"what": "PCIe lanes", "value": value, "source": "assumed; ask the seller"}
+
+
+def _give_all_lanes(facts: Facts) -> Facts | None:
+    """Return the facts with every lane of each card; None where no card lacks any."""
+    whole = copy.deepcopy(facts)
+    for gpu in whole["gpus"]:
+        link = gpu.get("pcie")
+        if link:
+            link["width"] = link.get("width_max") or link.get("width")
+            link["gen_max"] = link.get("gen_card") or link.get("gen_max")
+    return whole if whole["gpus"] != facts["gpus"] else None
+
+
+def _answers_sooner(other: CheckedTarget, target: CheckedTarget) -> bool:
+    here, there = target["plan"]["throughput"]["ttft_s"], other["plan"]["throughput"]["ttft_s"]
+    return (here["expected"] or 0) > _MIN_GAIN * (there["expected"] or math.inf)
+
+
 def _is_faster(other: CheckedTarget, target: CheckedTarget) -> bool:
     here, there = target["plan"]["throughput"], other["plan"]["throughput"]
     return any(
@@ -143,7 +216,7 @@ def _list_joined(target: CheckedTarget, load: Load | None, judge: Judge) -> Iter
         link: LinkFacts = {**_LINK, "count": many}
         joined = copy.deepcopy(facts)
         joined["group"] = {"hosts": together, "link": link}
-        way = _judge_joined(judge(joined), load, f"joined by {links.format_link(link)}")
+        way = _judge_joined(judge(joined, {}), load, f"joined by {links.format_link(link)}")
         if way is not None and _is_cheaper(way, best or alone):
             best = way
     if best is not None:
@@ -165,6 +238,8 @@ def _is_cheaper(way: Way, other: Way | RankedTarget) -> bool:
 
 def _make_way(condition: str, other: CheckedTarget, entry: RankedTarget) -> Way:
     speed = other["plan"]["throughput"]
+    many = demand.count_requests_at_once(other["plan"], other["sizing"])
+    row = curves.find_row(other["curve"], many)
     return {
         "condition": condition,
         "hosts": hosts.count_target_hosts(other),
@@ -172,7 +247,7 @@ def _make_way(condition: str, other: CheckedTarget, entry: RankedTarget) -> Way:
         "pace_alone": entry.get("pace_alone"),
         "machines": entry["machines"],
         "usd_per_hour": entry["usd_per_hour"],
-        "requests": speed["concurrency"],
+        "requests": many,
         "single_tok_s": speed["single_tok_s"],
-        "decode_tok_s": speed["decode_tok_s"],
+        "decode_tok_s": row["decode_tok_s"] if row else speed["decode_tok_s"],
     }

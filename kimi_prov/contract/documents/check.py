@@ -140,6 +140,8 @@ class Way(TypedDict):
     single_tok_s: AmountRange
     decode_tok_s: AmountRange
     """Of each of so many requests."""
+    ttft_s: NotRequired[AmountRange]
+    """The time to the first token, where the condition changes it."""
 
 
 class CurvePoint(TypedDict):
@@ -200,7 +202,9 @@ class Cost(TypedDict):
     amortise_years: Amount | None
     power_price_usd_per_kwh: Amount | None
     power_kw: Amount | None
-    """At full work, with cooling."""
+    """Likely at full work, with cooling."""
+    power: NotRequired[MachinePower | None]
+    """Of all hosts together; null: the catalogue lacks a part."""
     usd_per_hour_parts: HourParts
     usd_per_hour: Amount | None
     """At the given use; null: no price."""
@@ -225,6 +229,18 @@ class Cost(TypedDict):
     """For 1, 4, 16, 64 and 256 requests at once, in the given share of all hours."""
     years: CostOfYears
     unknown: list[str]
+
+
+class MachinePower(TypedDict):
+    """The power of the machine without cooling, and the factor that cooling adds."""
+
+    nameplate_kw: Amount
+    """The most that it is rated for."""
+    likely_kw: Amount
+    """What it draws at full work."""
+    order_kw: Amount
+    """What to order from the facility."""
+    cooling: Amount
 
 
 class HourParts(TypedDict):

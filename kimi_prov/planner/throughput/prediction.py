@@ -20,10 +20,9 @@ from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Draft, Model
     from kimi_prov.contract.documents import ranges
-    from kimi_prov.contract.documents.plan.estimates import PowerPlan, ThroughputPlan
+    from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
@@ -488,7 +487,26 @@ def make_gpus(host: Host) -> Gpus | None:
     from kimi_prov.planner.throughput.subjects import make_gpus  # noqa: PLC0415
 
     sheet = make_gpus(host.gpu, len(host.gpu_bytes)) if host.gpu else None
-    return apply_measurements(sheet, host.measured) if sheet else None
+    if sheet is None:
+        return None
+    sheet = replace(sheet, pcie_gb_s=sheet.pcie_gb_s * _find_lane_share(host))
+    return apply_measurements(sheet, host.measured)
+
+
+def _find_lane_share(host: Host) -> float:
+    """Find the share of a card's PCIe rate that its slot gives: the least of all cards.
+
+    Half the lanes carry half, and so does the generation before. The present generation of a link
+    is no sign, because an idle one saves power.
+    """
+    shares = [1.0]
+    for gpu in host.facts["gpus"]:
+        link = gpu.get("pcie") or {}
+        width, most = link.get("width"), link.get("width_max")
+        slot, card = link.get("gen_max"), link.get("gen_card")
+        lanes = width / most if width and most else 1.0
+        shares.append(min(1.0, lanes) * 0.5 ** max(0, (card or 0) - (slot or card or 0)))
+    return min(shares)
 
 
 def make_cpu(host: Host) -> tuple[Cpu | None, str | None]:
@@ -555,25 +573,3 @@ def find_disk_speed(host: Host) -> float | None:
 def _round(value: float) -> float:
     """Round to three figures, because the estimates are not more precise."""
     return float(f"{value:.3g}")
-
-
-def make_power_document(host: Host, catalogue: Catalogue) -> PowerPlan | None:
-    """Make the plan's `power`: the whole machine at full load, with its cooling, or None."""
-    gpus = len(host.cards)
-    offers = {row.name: (row.power_kw, row.source) for row in catalogue.prices.gpu_hour}
-    known = [offers[card.name] for card in host.cards if card and card.name in offers]
-    rented = [(kw, source) for kw, source in known if kw]
-    if gpus and len(rented) == gpus:
-        sources = dict.fromkeys(source for _, source in rented)
-        kw = sum(kw for kw, _ in rented)
-        return {"kw": round(kw, 2), "source": f"all-in: {'; '.join(sources)}"}
-    draws = [card.tdp_w for card in host.cards if card and card.tdp_w]
-    if host.processor is None or host.processor.tdp_w is None or len(draws) < gpus:
-        return None
-    parts = host.processor.tdp_w * host.sockets + sum(draws)
-    rest, cooling = (catalogue.prices.assumed(name) for name in ("machine_power", "cooling"))
-    return {
-        "kw": round((parts + rest) * cooling / 1000, 2),
-        "source": f"design power of processors and cards, {rest:g} W for the rest, times "
-        f"{cooling:g} for cooling",
-    }

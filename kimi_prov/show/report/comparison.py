@@ -9,6 +9,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.capacity import count_cache_tokens
 from kimi_prov.show.report.cost_text import (
+    POWER,
     describe_break_even,
     format_hourly,
     format_price,
@@ -28,7 +29,7 @@ from kimi_prov.show.text.formats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from kimi_prov.contract.documents.check import CheckedTarget as Target
     from kimi_prov.contract.documents.ranges import Range
@@ -129,13 +130,13 @@ def _list_speeds(targets: Sequence[Target]) -> list[_Row]:
 
 def _list_needs(targets: Sequence[Target]) -> list[_Row]:
     """Return the rows of needed memory, disk and power."""
-    power = [target["cost"]["power_kw"] for target in targets]
     return [
         _build_row("Host memory needed", map(_describe_ram, targets)),
         _build_row("RAM disk", map(_describe_ram_disk, targets)),
         _build_row("Disk needed", map(_describe_disk, targets)),
-        _build_marked_row(
-            targets, "Power, with cooling", map(_describe_power, targets), power, min
+        *(
+            _build_row(f"Power, {label}", [_describe_power(target, key) for target in targets])
+            for key, label in POWER
         ),
     ]
 
@@ -223,6 +224,9 @@ def _describe_ram_disk(target: Target) -> str:
     )
 
 
-def _describe_power(target: Target) -> str:
-    power = target["cost"]["power_kw"]
-    return UNKNOWN if power is None else f"{power:.1f} kW"
+def _describe_power(target: Target, key: str) -> str:
+    power = target["cost"].get("power")
+    if power is None:
+        return UNKNOWN
+    kw = float(cast("Mapping[str, float]", power)[key])
+    return f"{kw:.1f} kW ({kw * power['cooling']:.1f} with cooling)"

@@ -21,12 +21,18 @@ from kimi_prov.sizing.curve import compute_output_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.contract.documents.check import Assumption, Cost, CostByLoad, UsualPart
+    from kimi_prov.contract.documents.check import (
+        Assumption,
+        Cost,
+        CostByLoad,
+        MachinePower,
+        UsualPart,
+    )
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.facts.quote import PriceFacts, QuotedPrice
     from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.estimates import PowerPlan, ThroughputPlan
     from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
-    from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
     from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.sizing.load import Load
 
@@ -73,10 +79,10 @@ class Api:
 class MachinePrices:
     """The catalogue's figures of one machine's money and power.
 
-    `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
-    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `usual_parts`
-    those of processors and memory, `assumed` the assumed figures: amortise, utilisation,
-    electricity, input_per_output, idle_power.
+    `power_kw` is the plan's draw at full work with cooling, `usual_rent` dollars an hour for its
+    GPUs, `usual_gpu_price` the lowest and highest price of all its GPUs, with the source,
+    `usual_parts` those of processors and memory, `assumed` the assumed figures: amortise,
+    utilisation, electricity, input_per_output, idle_power.
     """
 
     assumed: Mapping[str, Rate]
@@ -186,6 +192,7 @@ def compute_cost(
         "utilisation": utilisation.value,
         "input_tokens_per_output_token": inputs.value,
         **parts,
+        "power": _scale_power(own, together),
         "output_tok_s_at_full_use": rate,
         "usd_per_million_output_tokens": _compute_costs(hour, rate, utilisation.value),
         "concurrency_computed": [many for many, _ in points],
@@ -202,6 +209,18 @@ def compute_cost(
         "unknown": notes.unknown,
     }
     return cast("Cost", document), notes.rows
+
+
+def _scale_power(own: PowerPlan | None, many: int) -> MachinePower | None:
+    """Return the figures of power of all hosts; None where the plan has none."""
+    if own is None or "cooling" not in own:
+        return None
+    return {
+        "nameplate_kw": round(own["nameplate_kw"] * many, 2),
+        "likely_kw": round(own["likely_kw"] * many, 2),
+        "order_kw": round(own["order_kw"] * many, 2),
+        "cooling": own["cooling"],
+    }
 
 
 def _scale_price(price: PriceFacts, many: int, notes: _Notes) -> PriceFacts:

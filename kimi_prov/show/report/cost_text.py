@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.check import CheckedTarget as Target
 
 
+# The figures of a machine's power, and what they are called.
+POWER = (
+    ("nameplate_kw", "nameplate"),
+    ("likely_kw", "likely draw"),
+    ("order_kw", "to order from the facility"),
+)
+
+
 def format_hourly(target: Target) -> str:
     """Write the cost of an hour, and what it leaves out."""
     found = target["cost"]

@@ -1,4 +1,4 @@
-"""The catalogue's prices and power of one machine, for the costs."""
+"""The catalogue's prices of one machine, for the costs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kimi_prov.contract.gpu_rows import get_gpu_memory, get_gpu_name
 from kimi_prov.show.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from kimi_prov.catalog.hardware import Cpu, Gpu
+    from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.catalog.prices import GpuHour, PartPrice, Prices
+    from kimi_prov.catalog.prices import PartPrice, Prices
     from kimi_prov.contract.documents.check import UsualPart
     from kimi_prov.contract.documents.facts import Facts
 
@@ -23,13 +23,10 @@ _GIB = 1 << 30
 
 
 def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
-    """Return prices and power of the machine that the facts describe."""
+    """Return prices of the machine that the facts describe."""
     prices = catalogue.prices
     assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
     gpus = _find_gpus(facts, catalogue)
-    hours = {row.name: row for row in prices.gpu_hour}
-    known_hours = [hours[gpu.name] for gpu in gpus or () if gpu.name in hours]
-    complete = known_hours if gpus and len(known_hours) == len(gpus) else []
     return MachinePrices(
         assumed=assumed,
         apis=[
@@ -42,10 +39,7 @@ def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
             )
             for row in prices.api
         ],
-        power_kw=_sum_server_power(complete) or _sum_part_power(facts, gpus, catalogue, assumed),
-        usual_rent=_sum_offered_rent(gpus, catalogue)
-        or _sum_rent(complete)
-        or _find_rented_machine(gpus, catalogue),
+        usual_rent=_sum_offered_rent(gpus, catalogue) or _find_rented_machine(gpus, catalogue),
         usual_gpu_price=_sum_prices(gpus, catalogue),
         usual_parts=[*_price_processors(facts, prices), *_price_memory(facts, prices)],
     )
@@ -87,48 +81,17 @@ def _find_gpus(facts: Facts, catalogue: Catalogue) -> list[Gpu] | None:
     return found
 
 
-def _sum_server_power(hours: Sequence[GpuHour]) -> Rate | None:
-    """Sum up the power of whole servers, which is given for each GPU."""
-    kw = [row.power_kw for row in hours if row.power_kw is not None]
-    if not hours or len(kw) < len(hours):
-        return None
-    return Rate(sum(kw), f"the server's share of each GPU: {format_dated_source(hours[0])}")
-
-
-def _sum_part_power(
-    facts: Facts,
-    gpus: Sequence[Gpu] | None,
-    catalogue: Catalogue,
-    assumed: Mapping[str, Rate],
-) -> Rate | None:
-    """Sum up the power of processors and GPUs, the rest of the machine, and cooling."""
-    cpu = facts.get("cpu") or {}
-    row: Cpu | None = catalogue.find_cpu(str(cpu.get("catalogue_name") or cpu.get("model") or ""))
-    if row is None or row.tdp_w is None or gpus is None or any(c.tdp_w is None for c in gpus):
-        return None
-    rest, cooling = assumed["machine_power"], assumed["cooling"]
-    watts = (cpu.get("sockets") or 1) * row.tdp_w + sum(gpu.tdp_w or 0 for gpu in gpus)
-    return Rate(
-        (watts + rest.value) * cooling.value / 1000,
-        f"design power of processors and GPUs, {rest.value:g} W for the rest ({rest.source}), "
-        f"times {cooling.value:g} for cooling ({cooling.source})",
-    )
-
-
 def _sum_offered_rent(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
-    """Sum up what such GPUs are offered for on demand; the source has the lowest and highest."""
+    """Sum up what such GPUs are offered for on demand; the source has the lowest and highest.
+
+    What an hour costs its owner (`gpu_hour`) is no rent: beside offers it would look too cheap.
+    """
     rows = [row for gpu in gpus or () if (row := catalogue.prices.find_rent(gpu.name))]
     if not rows or len(rows) < len(gpus or ()):
         return None
     low, high = sum(row.low_usd for row in rows), sum(row.high_usd for row in rows)
     source = f"${low:,.2f} to ${high:,.2f} on demand: {format_dated_source(rows[0])}"
     return Rate(round(sum(row.usual_usd for row in rows), 2), source)
-
-
-def _sum_rent(hours: Sequence[GpuHour]) -> Rate | None:
-    if not hours:
-        return None
-    return Rate(sum(row.neocloud_usd for row in hours), format_dated_source(hours[0]))
 
 
 def _find_rented_machine(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:

@@ -195,7 +195,9 @@ def _format_cell(cell: Cell) -> str:
 
 def _format_costs(document: Check, *, details: bool) -> list[str]:
     by_use = [plots.build_cost_table(document)] if details else []
-    tables = [found for found in (*by_use, plots.build_load_table(document)) if found.rows]
+    # With details each machine's power stands in its own table.
+    power = [] if details else [plots.build_power_table(document)]
+    tables = [found for found in (*by_use, plots.build_load_table(document), *power) if found.rows]
     lines = _format_heading("Cost")
     for found in tables:
         lines += [*wrap(f"{found.caption}:"), *_format_grid(found), ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.text.formats import clean, format_money, read_span
+from kimi_prov.show.text.formats import clean, format_duration_range, format_money, read_span
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.check import CheckedTarget as Target
@@ -31,6 +31,8 @@ def _describe_way(way: Way) -> str:
     speeds = f"{read_span(way['single_tok_s'])} tokens/s for one person"
     if way["requests"] > 1:
         speeds += f", {read_span(way['decode_tok_s'])} for each of {way['requests']:,} at once"
+    if "ttft_s" in way:
+        speeds += f", first token after {format_duration_range(read_span(way['ttft_s']))}"
     if way["machines"] is None:
         return clean(f"With {way['condition']}: {speeds}")
     machines = hosts.count_machines(way["machines"], way["hosts"])

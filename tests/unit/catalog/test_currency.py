@@ -119,7 +119,7 @@ def test_prices_in_a_report_name_their_day() -> None:
     eight = {"gpus": [{"model": "H200 SXM"}] * 8}
     known = find_prices(eight, load_catalogue())
     told = [*(api.source for api in known.apis)]
-    told += [known.usual_rent.source, known.usual_gpu_price[2], known.power_kw.source]
+    told += [known.usual_rent.source, known.usual_gpu_price[2]]
     assert all(re.search(r"; checked \d{4}-\d\d-\d\d", source) for source in told)
 
 

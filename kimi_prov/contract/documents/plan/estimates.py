@@ -104,7 +104,16 @@ class SpeedsByRequests(TypedDict):
 
 
 class PowerPlan(TypedDict):
-    """The machine's power at full work."""
+    """The machine's power at full work; a plan of an earlier version lacks all but two keys."""
 
     kw: Amount
+    """Likely, with cooling."""
     source: str
+    nameplate_kw: NotRequired[Amount]
+    """The most that the machine is rated for, without cooling."""
+    likely_kw: NotRequired[Amount]
+    """What it draws at full work, without cooling."""
+    order_kw: NotRequired[Amount]
+    """What to order from the facility, without cooling."""
+    cooling: NotRequired[Amount]
+    """By this factor the facility draws more, with cooling."""

@@ -265,12 +265,41 @@ def test_joined_machines_are_told_where_they_are_cheaper(tmp_path: Path) -> None
     found = checked(rented, "--users", 60)
     (target,), (entry,) = found["targets"], found["answer"]["ranking"]
     assert target["sizing"]["most_requests"] < 60
-    (way,) = target["ways"]
+    settings, way = target["ways"]
+    assert settings["hosts"] == 1
+    assert settings["machines"] < entry["machines"]
+    assert "kimi_optimise: throughput" in settings["condition"]
+    assert settings["condition"] in found["answer"]["sentence"]
     assert way["hosts"] in (2, 4)
     assert way["usd_per_hour"] == 24 * way["hosts"] * way["machines"] < entry["usd_per_hour"]
     assert way["condition"] in found["answer"]["sentence"]
-    # Where one holds them all, nothing is told.
-    assert "ways" not in checked(rented, "--users", 1)["targets"][0]
+    # Where one holds them all, none is joined.
+    one = checked(rented, "--users", 1, "--kv-dtype", "bf16", "--weights-format", "int4")
+    assert "ways" not in one["targets"][0]
+
+
+def test_a_setting_that_is_given_is_not_tried_otherwise() -> None:
+    b200 = SPECS / "quote-8x-b200.yml"
+    (way,) = checked(b200, "--users", 20)["targets"][0]["ways"]
+    assert way["condition"] == ("the weights nvidia/Kimi-K2.5-NVFP4 (kimi_weights_format: nvfp4)")
+    assert "ways" not in checked(b200, "--users", 20, "--weights-format", "int4")["targets"][0]
+
+
+def test_lanes_that_cards_lack_and_lanes_that_nobody_named_are_conditions(tmp_path: Path) -> None:
+    cards = '{{model: "RTX PRO 6000 Blackwell (Server)", count: 8{}}}'
+    parts = {"cpu": '{model: "EPYC 9654", sockets: 2}', "memory": "{total_gb: 1536}"}
+    (half,) = checked(sheet(tmp_path, gpus=cards.format(", pcie_width: 8"), **parts))["targets"]
+    (way,) = half["ways"]
+    assert way["condition"].startswith("PCIe 5 x16 for each card")
+    here = half["plan"]["throughput"]["ttft_s"]["expected"]
+    assert way["ttft_s"]["expected"] < here
+    (whole,) = checked(sheet(tmp_path, gpus=cards.format(""), **parts))["targets"]
+    assert "ways" not in whole
+    assert whole["plan"]["throughput"]["ttft_s"] == way["ttft_s"]
+    (lanes,) = (row for row in whole["assumptions"] if row["what"] == "PCIe lanes")
+    assert f"{here:g} s in place of" in lanes["value"]
+    (named,) = checked(sheet(tmp_path, gpus=cards.format(", pcie_width: 16"), **parts))["targets"]
+    assert not [row for row in named["assumptions"] if row["what"] == "PCIe lanes"]
 
 
 def test_people_are_counted_by_the_stated_share_and_exclude_requests() -> None:
