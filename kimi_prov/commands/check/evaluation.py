@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets, ways
@@ -60,15 +60,15 @@ def _judge_file(
 def _add_ways(target: CheckedTarget, options: CheckOptions) -> CheckedTarget:
     """Add the ways that are better, each judged as the target was."""
 
-    def judge(facts: Facts, changed: Mapping[str, Any]) -> CheckedTarget:
+    def judge(facts: Facts, changed: Mapping[str, object]) -> CheckedTarget:
         chosen = replace(options, variables={**options.variables, **changed})
         return _judge(target["name"], facts, chosen)
 
     lanes = ways.describe_lanes(target, judge)
     if lanes is not None:
         target = {**target, "assumptions": [*target["assumptions"], lanes]}
-    found = ways.list_ways(target, options.load, options.variables, judge)
-    return {**target, "ways": found} if found else target
+    better = ways.list_ways(target, options.load, options.variables, judge)
+    return {**target, "ways": better} if better else target
 
 
 def _judge(
@@ -145,7 +145,7 @@ def judge_inventory(
 
 
 def _add_host_ways(
-    target: CheckedTarget, own: Mapping[str, Any], options: CheckOptions
+    target: CheckedTarget, own: Mapping[str, object], options: CheckOptions
 ) -> CheckedTarget:
     """Add the ways of a probed host, planned here by its inventory's variables.
 

@@ -6,7 +6,7 @@ cache, a layout for many requests, a context that just holds the load's requests
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.show.report import recommendation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.sizing.load import Load
 
-    Judge = Callable[[Facts, Mapping[str, Any]], CheckedTarget]
+    Judge = Callable[[Facts, Mapping[str, object]], CheckedTarget]
     Other = tuple[str, CheckedTarget]
 
 # A smaller gain lies within the error of the estimates.
@@ -30,17 +30,17 @@ _PACES = ("batch", "slow", "chat")
 
 
 def find_better(
-    target: CheckedTarget, load: Load | None, given: Mapping[str, Any], judge: Judge
+    target: CheckedTarget, load: Load | None, chosen: Mapping[str, object], judge: Judge
 ) -> Other | None:
     """Return the condition and the result of the best other settings; None where none is better.
 
-    Settings that somebody `given` stay. Where several are better each by itself, they are tried
-    together too.
+    Settings that somebody has `chosen` stay. Where several are better each by itself, they are
+    tried together too.
     """
     if load is None or not is_possible(target):
         return None
-    better: dict[str, tuple[str, CheckedTarget, dict[str, Any]]] = {}
-    for condition, variables in _list_variables(target, load, given):
+    better: dict[str, tuple[str, CheckedTarget, dict[str, object]]] = {}
+    for condition, variables in _list_variables(target, load, chosen):
         other, key = judge(target["facts"], variables), next(iter(variables))
         last = better.get(key)
         if _is_better(other, last[1] if last else target, load):
@@ -57,8 +57,8 @@ def find_better(
 
 
 def _list_variables(
-    target: CheckedTarget, load: Load, given: Mapping[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    target: CheckedTarget, load: Load, chosen: Mapping[str, object]
+) -> Iterator[tuple[str, dict[str, object]]]:
     """Return what may be tried on the machine, as conditions and variables."""
     plan = target["plan"]
     if not target["facts"]["gpus"]:
@@ -66,18 +66,18 @@ def _list_variables(
     if plan["hybrid"]:
         # What the cache leaves of the GPUs' memory holds experts.
         tokens = load.input_tokens + load.output_tokens
-        if tokens < plan["model"]["context"] and "kimi_context" not in given:
+        if tokens < plan["model"]["context"] and "kimi_context" not in chosen:
             condition = f"a context of {tokens:,} tokens (kimi_context: {tokens})"
             yield condition, {"kimi_context": tokens}
         return
     sizing = target["sizing"]
     most = (sizing and sizing["most_requests"]) or 0
-    if most < (load.users or 0) and "kimi_optimise" not in given:
+    if most < (load.users or 0) and "kimi_optimise" not in chosen:
         condition = "the layout for many at once (kimi_optimise: throughput)"
         yield condition, {"kimi_optimise": "throughput"}
-    if "kimi_kv_dtype" not in given and plan["model"].get("kv_dtype") != "fp8":
+    if "kimi_kv_dtype" not in chosen and plan["model"].get("kv_dtype") != "fp8":
         yield "a cache in FP8 (kimi_kv_dtype: fp8)", {"kimi_kv_dtype": "fp8"}
-    if "kimi_weights_format" not in given:
+    if "kimi_weights_format" not in chosen:
         for row in load_catalogue().model(plan["model"]["name"]).published:
             if row.format != plan["model"]["weights_format"]:
                 condition = f"the weights {row.repo} (kimi_weights_format: {row.format})"

@@ -22,7 +22,6 @@ from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     from kimi_prov.commands.check.other_settings import Judge
     from kimi_prov.contract.documents.check import (
@@ -45,16 +44,16 @@ _LINK: LinkFacts = {"kind": "infiniband", "speed_bits_per_s": 400_000_000_000, "
 
 
 def list_ways(
-    target: CheckedTarget, load: Load | None, given: Mapping[str, Any], judge: Judge
+    target: CheckedTarget, load: Load | None, chosen: Mapping[str, object], judge: Judge
 ) -> list[Way]:
-    """Return the ways that are better than the machine as it stands, and `given` variables."""
+    """Return the ways that are better than the machine as it stands; `chosen` variables stay."""
     ways = [
         *_list_firmware(target, load, judge),
         *_list_modules(target, load, judge),
         *_list_lanes(target, load, judge),
         *_list_joined(target, load, judge),
     ]
-    other = other_settings.find_better(target, load, given, judge)
+    other = other_settings.find_better(target, load, chosen, judge)
     if other is not None:
         ways.insert(0, _make_way(other[0], other[1], recommendation.build_entry(other[1], load)))
     return ways
@@ -136,12 +135,12 @@ def _join_modules(facts: Facts) -> Facts | None:
 
 def _list_lanes(target: CheckedTarget, load: Load | None, judge: Judge) -> Iterator[Way]:
     """Try all lanes for every card: a slot may have fewer, or share them with another."""
-    whole = _give_all_lanes(target["facts"])
-    if whole is None:
+    complete = _give_all_lanes(target["facts"])
+    if complete is None:
         return
-    other = judge(whole, {})
+    other = judge(complete, {})
     if is_possible(other) and (_is_faster(other, target) or _answers_sooner(other, target)):
-        first = whole["gpus"][0].get("pcie") or {}
+        first = complete["gpus"][0].get("pcie") or {}
         lanes = f"PCIe {first.get('gen_max')} x{first.get('width')}"
         condition = f"{lanes} for each card (a slot of its own, not divided)"
         yield {
@@ -176,13 +175,13 @@ def describe_lanes(target: CheckedTarget, judge: Judge) -> Assumption | None:
 
 def _give_all_lanes(facts: Facts) -> Facts | None:
     """Return the facts with every lane of each card; None where no card lacks any."""
-    whole = copy.deepcopy(facts)
-    for gpu in whole["gpus"]:
+    complete = copy.deepcopy(facts)
+    for gpu in complete["gpus"]:
         link = gpu.get("pcie")
         if link:
             link["width"] = link.get("width_max") or link.get("width")
             link["gen_max"] = link.get("gen_card") or link.get("gen_max")
-    return whole if whole["gpus"] != facts["gpus"] else None
+    return complete if complete["gpus"] != facts["gpus"] else None
 
 
 def _answers_sooner(other: CheckedTarget, target: CheckedTarget) -> bool:

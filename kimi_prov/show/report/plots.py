@@ -239,10 +239,10 @@ def build_power_table(document: Check) -> Table:
     """Return each machine's power; one whose parts are not all known is left out."""
     rows = []
     for target in sort_targets(document):
-        found = target["cost"].get("power")
-        if found is not None:
-            kw = (found["nameplate_kw"], found["likely_kw"], found["order_kw"])
-            texts = [f"{value:.1f} ({value * found['cooling']:.1f})" for value in kw]
+        power = target["cost"].get("power")
+        if power is not None:
+            kw = (power["nameplate_kw"], power["likely_kw"], power["order_kw"])
+            texts = [f"{value:.1f} ({value * power['cooling']:.1f})" for value in kw]
             rows.append((clean(target["name"]), *texts))
     caption = "Power of one machine, kW without (with) cooling; to order: from the facility"
     return Table(caption, ("Machine", "nameplate", "likely", "to order"), tuple(rows))
