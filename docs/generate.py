@@ -181,9 +181,9 @@ def measured_loaders() -> str:
     """Return the page of loaders on real cards."""
     lines = [
         *_head("Loaders"),
-        "How weights came into real cards, by loader and source, as `tests/gpu/loaders.py` printed",
-        "it. GB are 10^9 bytes. Phases: *answer* is from the command to the first answer, *weights*",
-        "the engine's own figure, *copied* and *written* those of prepared weights.",
+        "How weights came into real cards, by loader and source, by `tests/gpu/loaders.py`. GB are",
+        "10^9 bytes. Phases: *answer* is from the command to the first answer, *weights* the engine's",
+        "own figure, *copied* and *written* those of prepared weights.",
         *loaders.lines(ROOT / "tests" / "data" / "recordings" / "loaders"),
     ]
     return _text(lines)
