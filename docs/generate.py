@@ -182,8 +182,8 @@ def measured_loaders() -> str:
     lines = [
         *_head("Loaders"),
         "How weights came into real cards, by loader and source, by `tests/gpu/loaders.py`. GB are",
-        "10^9 bytes. Phases: *answer* is from the command to the first answer, *weights* the engine's",
-        "own figure, *copied* and *written* those of prepared weights.",
+        "10^9 bytes. Phases: *answer* is from the command to the first answer, *weights* what the",
+        "engine says, *copied* and *written* those of prepared weights.",
         *loaders.lines(ROOT / "tests" / "data" / "recordings" / "loaders"),
     ]
     return _text(lines)
