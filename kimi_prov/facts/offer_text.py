@@ -19,6 +19,7 @@ from kimi_prov.facts.seller_words import Part, SellerWordsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.loader import Catalogue
 
 _MAX_LINES = 400
@@ -69,6 +70,22 @@ _COUNT = re.compile(
 _THOUSANDS = re.compile(r"(\d+(?:\.\d+)?)k\b", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>]+\s+|\d{1,2}[.)]\s+(?!\d))")
 _CELLS = re.compile(r"\s*(?:\||\t)\s*")
+# Columns of a list that was pasted from a page or a PDF; of a table with bars they are no columns.
+_COLUMNS = re.compile(r"(?<=\S)(?: {2,}|\t)(?=\S)")
+_COUNT_CELL = re.compile(r"(?:qty\.?:? ?)?x?(\d{1,4})(?: ?(?:x|pcs\.?|units?|ea))?", re.IGNORECASE)
+# A maker's number of an article: capitals and digits, as P64708-B21, S2D86A, BYTJ.
+_ARTICLE = re.compile(r"(?=.*[A-Z])[A-Z0-9]{4,12}(?:-[A-Z0-9]{2,4})?")
+_COUNT_IN_LABEL = re.compile(r"^([A-Za-z ]{2,20}?) ?\((?:x ?(\d{1,2})|(\d{1,2}) ?x)\)(\s*[:|])\s*")
+# A machine's own name says which GPUs it takes; a line of its own says that they are in it.
+_MACHINE = re.compile(
+    r"\b(?:server(?! edition)|chassis|barebone|cto|system|platform)\b", re.IGNORECASE
+)
+_QUANTITY = re.compile(r"^(?:quantity|qty|count)\W+(\d{1,3})\b(?! ?x)", re.IGNORECASE)
+# Where a part begins in a title without commas: at its count, or at the size of the memory.
+_NEXT_PART = re.compile(
+    r"\s+(?=\d{1,2} ?[x\u00d7] ?[A-Za-z\d])|\s+(?=\d+(?:\.\d+)? ?[GT]B (?:DDR|RAM|ECC|memory))",
+    re.I,
+)
 _CUT = re.compile(r"\s*(?:;|\bwith\b|\.\s+(?=[A-Z$€£]))\s*")
 
 
@@ -77,13 +94,16 @@ class Offer:
     """A sheet as far as it was understood.
 
     `sources`: for each part of the sheet the lines that it was read from. `unread`: the other
-    lines, with their numbers. `price`: an amount without a word for purchase or rent.
+    lines, with their numbers. `price`: an amount without a word for purchase or rent. `last`: the
+    part that was read last. `gpus_of_machine`: the GPUs are those of the machine's own name.
     """
 
     sheet: Part = field(default_factory=dict)
     sources: dict[str, list[int]] = field(default_factory=dict)
     unread: list[tuple[int, str]] = field(default_factory=list)
     price: str | None = None
+    last: str = ""
+    gpus_of_machine: bool = False
 
     @property
     def missing(self) -> list[Literal["cpu", "memory"]]:
@@ -97,7 +117,8 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     offer = Offer({"schema": _SCHEMA, "name": name})
     lines = text.splitlines()
     for position, line in enumerate(lines[:_MAX_LINES], start=1):
-        plain = clean_text.clean_line(line)[: seller_words.MAX_LENGTH].strip()
+        columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
+        plain = clean_text.clean_line(columns)[: seller_words.MAX_LENGTH].strip()
         if plain and not _read_line(plain, position, catalogue, offer):
             offer.unread.append((position, plain))
     if len(lines) > _MAX_LINES:
@@ -107,7 +128,10 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
 
 def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> bool:
     """Add what a line says to the offer; False where it says nothing of a machine."""
-    label, rest = _split_label(_join_cells(_BULLET.sub("", line)))
+    line = _COUNT_IN_LABEL.sub(r"\1\4 \2\3x ", _BULLET.sub("", line))
+    if _count_last(line, offer):
+        return True
+    label, rest = _split_label(_join_cells(line))
     if label == "name":
         offer.sheet["name"] = rest[:200]
         offer.sources["name"] = [position]
@@ -120,6 +144,7 @@ def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> 
         reader = _READERS.get(part or "")
         if reader is not None and reader(phrase, catalogue, offer):
             offer.sources.setdefault(str(part), []).append(position)
+            offer.last = str(part)
             known = True
     return known
 
@@ -129,16 +154,38 @@ def _join_cells(line: str) -> str:
     cells = [cell for cell in _CELLS.split(line) if cell]
     if len(cells) < 2:
         return cells[0] if cells else ""
-    counts = [cell for cell in cells if re.fullmatch(r"\d{1,4}", cell)]
+    counts = [match[1] for cell in cells if (match := _COUNT_CELL.fullmatch(cell))]
     words = [cell for cell in cells if not re.fullmatch(r"[\d.,]+", cell)]
-    is_label = bool(words) and any(
-        pattern.fullmatch(words[0].lower()) for _, pattern in _LABELS if len(words) > 1
-    )
+    words = [cell for cell in words if not _COUNT_CELL.fullmatch(cell)]
+    if len(words) > 1:
+        words = [cell for cell in words if not _ARTICLE.fullmatch(cell) or _is_label(cell)] or words
+    is_label = len(words) > 1 and _is_label(words[0])
     text = f"{words[0]}: {' '.join(words[1:])}" if is_label else " ".join(words)
     if not counts:
         return text
     head, colon, rest = text.partition(": ")
     return f"{head}: {counts[0]}x {rest}" if colon else f"{counts[0]}x {text}"
+
+
+def _is_label(cell: str) -> bool:
+    """Whether a cell names a part and nothing of it: "CPU", "GPU Model", "System Memory"."""
+    words = re.sub(r"\([^)]*\)|:$", "", cell.lower()).strip()
+    return bool(re.fullmatch(r"[a-z][a-z /&-]{1,30}", words)) and any(
+        pattern.search(words) for _, pattern in _LABELS
+    )
+
+
+def _count_last(line: str, offer: Offer) -> bool:
+    """Take a line "Quantity: 8" as the count of the part before it, where that had none."""
+    match = _QUANTITY.match(line)
+    rows = offer.sheet.get(offer.last) if match else None
+    if match is None or offer.last not in ("cpu", "gpus") or re.search(r"[A-Z]{4}", line[8:]):
+        return False
+    row, key = (rows[-1], "count") if isinstance(rows, list) else (rows, "sockets")
+    if not isinstance(row, dict) or row.get(key) != 1:
+        return False
+    row[key] = int(match[1])
+    return True
 
 
 def _split_label(line: str) -> tuple[str | None, str]:
@@ -157,7 +204,9 @@ def _split_phrases(text: str, label: str | None) -> Iterator[str]:
         yield text
         return
     for piece in _CUT.split(text):
-        yield from seller_words.split_list(piece, lambda words: _classify(words) is not None)
+        for phrase in seller_words.split_list(piece, lambda words: _classify(words) is not None):
+            parts = sum(bool(one.search(phrase)) for one in (_CPU, _GPU, _MEMORY, _DISK))
+            yield from _NEXT_PART.split(phrase) if parts > 2 else (phrase,)
 
 
 def _classify(phrase: str) -> str | None:
@@ -209,12 +258,31 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     many, model = _split_part(phrase, _GPU)
     model = f"RTX {model}" if _BARE_RTX.match(model) else model
-    row = catalogue.match_gpu(model)
-    if row is None and not re.search(r"\d", model):
+    row = catalogue.match_gpu(model) or _find_gpu(model, catalogue)
+    machine = _MACHINE.search(model)
+    if row is None and (machine or not re.search(r"\d", model)):
         return False
+    if machine and offer.sheet.get("gpus"):
+        return True
     count = seller_words.count_gpus(many, model) or 1
-    offer.sheet.setdefault("gpus", []).append({"model": row.name if row else model, "count": count})
+    rows = offer.sheet.setdefault("gpus", [])
+    if offer.gpus_of_machine:
+        rows.clear()  # the list names the board, which the machine's own line named before
+    offer.gpus_of_machine = bool(machine)
+    rows.append({"model": row.name if row else model, "count": count})
     return True
+
+
+def _find_gpu(text: str, catalogue: Catalogue) -> Gpu | None:
+    """Find a GPU within a maker's words: "ThinkSystem NVIDIA HGX B200 180GB 1000W 8-GPU Board"."""
+    words = re.sub(r"[,()]", " ", text).split()
+    starts = [at for at, word in enumerate(words) if _GPU.search(word) and re.search(r"\d", word)]
+    for start in starts:
+        for end in range(min(len(words), start + 5), start, -1):
+            row = catalogue.match_gpu(" ".join(words[start:end]))
+            if row is not None:
+                return row
+    return None
 
 
 def _read_memory(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:

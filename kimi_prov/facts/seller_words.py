@@ -37,6 +37,7 @@ _COUNT_AFTER = re.compile(
 )
 _REMARK = re.compile(r"\s*\([^()\d]*\)$")
 _BEFORE_LANES = re.compile(r"(?:pci-?e|gen)\W*\d?(?:\.0)?$", re.IGNORECASE)
+_LANES = re.compile(r"\b(?:pci-?e|gen)\W*\d?(?:\.0)? ?x\d{1,2}\b", re.IGNORECASE)
 
 # A number with a unit of size; "GB/s" and "Gbit" are speeds.
 _SIZE = re.compile(
@@ -220,11 +221,13 @@ def parse_disks(text: str) -> list[Part]:
     if not sizes or first is None:
         raise SellerWordsError("no size with a unit")
     head = text[: first.start()]
+    # "8x ThinkSystem E3.S 3.84TB": words may stand between the count and the only size.
+    many = split_count(text)[0] if len(sizes) == 1 else None
     parts = []
     for size in sizes:
         kind = _find_kind(size.words) or _find_kind(head)
         part: Part = {"size_gb": size.gb}
-        part |= {"count": size.many} if size.many else {}
+        part |= {"count": count} if (count := size.many or many) else {}
         parts.append(part | ({"kind": kind} if kind else {}))
     return parts
 
@@ -241,7 +244,8 @@ def _find_sizes(text: str, *, tera: int) -> Iterator[_Sized]:
     for size, (start, past) in zip(sizes, pairwise(bounds), strict=True):
         words = text[size.end() : past]
         before = _MODULES_BEFORE.search(text[:start])
-        after = _MODULES_AFTER.search(words)
+        # "PCIe 5.0 x4" are lanes.
+        after = _MODULES_AFTER.search(_LANES.sub("", words))
         match = before or after
         count = next(filter(None, match.groups()), None) if match else None
         gb = _read_gb(size, tera)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Outputs that tell whether there are GPUs, also where there are none.
 _TELL_GPUS = frozenset(
     ("xml", "csv", "rows", "query", "table", "list", "topology", "no_gpu", "lspci", "rocm",
-     "rocm_json", "pci.txt", "nvidia-smi-nvlink-s.txt", "report", "monitor", "habana")
+     "rocm_json", "pci.txt", "nvidia-smi-nvlink-s.txt", "monitor", "habana")
 )  # fmt: skip
 _GRACE = re.compile(r"\bG[HB](\d)00\b")
 # The memory of a Grace processor in GiB, of which a GB machine has one for two GPUs.

@@ -24,7 +24,8 @@ _STARTS = {
     "query": r"=+\s*NVSMI LOG\s*=+",
     "list": r"GPU \d+: [^\n]+ \(UUID: ",
     "report": r"[\s*-]*GPU \d+(?:,\d+)*:[\s*]+(?:NVIDIA|Tesla|Quadro|GeForce|AMD|[ABHL]\d{2,3})\b"
-    r"|GPU models and configuration ?: ?\S|(?:Nvidia driver version|CUDA Driver Version) *:",
+    r"|GPU models and configuration ?: ?(?!Could not|N/A|No CUDA)\S"
+    r"|(?:Nvidia driver version|CUDA Driver Version) *: *\d",
     "summary": r"[\s*-]*CPU:[\s*]+(?:\dx )?(?:AMD|Intel|Ampere)\b"
     r"|[\s*-]*(?:RAM|Memory):[\s*]+[\d.]+ ?[MGT]i?B?\b",
     "habana": r"HPU devices: \d+x|\| HL-SMI Version",

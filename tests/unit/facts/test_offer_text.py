@@ -29,6 +29,54 @@ class Pasted:
 
 
 OFFERS = {
+    "a-list-with-article-numbers": Pasted(
+        """\
+Qty  Part No.    Description
+1    P73623-B21  HPE ProLiant Compute XD685 8-GPU NVIDIA HGX H200 CTO Server
+2    P67096-B21  AMD EPYC 9575F 3.3GHz 64-core 400W Processor for HPE
+24   P64708-B21  HPE 96GB (1x96GB) Dual Rank x4 DDR5-6400 EC8 Registered Smart Memory Kit
+1    S2D86A      NVIDIA HGX H200 141GB 8-GPU Baseboard Air Cooled for HPE
+8    P64848-B21  HPE 3.84TB NVMe Gen5 Read Intensive E3S EC1 SSD
+8    P45641-H22  InfiniBand NDR200/Ethernet 200GbE 1-port OSFP PCIe5 x16 Adapter for HPE
+""",
+        ("EPYC 9575F", 2),
+        {"dimms": 24, "dimm_gb": 96, "speed_mt_s": 6400, "type": "DDR5"},
+        [("H200 SXM", 8)],
+        {"disks": [{"size_gb": 3840, "count": 8, "kind": "nvme"}]},
+    ),
+    "codes-before-and-counts-behind": Pasted(
+        """\
+7DHECTO1WW  ThinkSystem SR680a V3  1
+BYFX  Intel Xeon Platinum 8570 56C 350W 2.1GHz Processor  2
+BYTJ  ThinkSystem 64GB TruDDR5 5600MHz (2Rx4) RDIMM  32
+C1HM  ThinkSystem NVIDIA HGX B200 180GB 1000W 8-GPU Board  1
+BTMB  ThinkSystem 1x4 E3S / 3.84TB Read Intensive NVMe PCIe 5.0 x4 HS SSD  8
+""",
+        ("Xeon Platinum 8570", 2),
+        {"dimms": 32, "dimm_gb": 64, "speed_mt_s": 5600},
+        [("B200 SXM", 8)],
+        {"disks": [{"size_gb": 3840, "count": 8, "kind": "nvme"}]},
+    ),
+    "a-title-without-commas": Pasted(
+        "Dell PowerEdge R750xa 2x Xeon Gold 6342 24-Core 1TB DDR4 4x NVIDIA A100 80GB PCIe "
+        "2x 1.92TB SSD Server\n",
+        ("Xeon Gold 6342", 2),
+        {"total_gb": 1024, "type": "DDR4"},
+        [("A100 PCIe 80GB", 4)],
+        {"disks": [{"size_gb": 1920, "count": 2, "kind": "ssd"}]},
+    ),
+    "counts-in-labels-and-on-lines": Pasted(
+        """\
+CPU (x2) | AMD EPYC 9684X
+RAM (Host Memory) | 1.5 TB DDR5 (24 x 64GB)
+GPU Model | NVIDIA H100 NVL 94GB
+Quantity | 8 Units
+""",
+        ("EPYC 9684X", 2),
+        {"dimms": 24, "dimm_gb": 64, "type": "DDR5"},
+        [("H100 NVL 94GB", 8)],
+        {},
+    ),
     "a-table-of-dell": Pasted(
         """\
 Dell PowerEdge XE9680 - Quote 3000.1
