@@ -44,7 +44,10 @@ def init(
     """
     if spec is not None:
         if directory is not None or profile is not None:
-            raise click.UsageError("--spec takes neither DIRECTORY nor --profile.")
+            raise UserError(
+                "init: --spec FILE takes neither DIRECTORY nor --profile: it writes a spec sheet",
+                fix=f"kimi-prov init --spec {clean_text.quote_word(spec)}",
+            )
         _write_spec(spec, _DEFAULT_SYSTEM if system is None else system)
         return
     if system is not None:

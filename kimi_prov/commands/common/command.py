@@ -17,7 +17,12 @@ class ConnectionOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists Ansible's options last, in a section of their own."""
+    """A command whose help lists Ansible's options last, in a section of their own.
+
+    `either`: parameters of which one has to be given.
+    """
+
+    either: tuple[str, ...] = ()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then those of the connection."""
@@ -36,29 +41,38 @@ class Command(click.Command):
         """Parse the arguments. Raises UsageError that names all that is missing."""
         words = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.MissingParameter as error:
             missing = self._list_missing(ctx, words)
             if len(missing) < 2:
                 raise
-            names = [describe_parameter(param, ctx) for param in missing]
-            raise MissingSeveral(names, ctx) from error
+            raise MissingError(missing, ctx) from error
+        if missing := self._list_missing(ctx, words):
+            raise MissingError(missing, ctx)
+        return rest
 
-    def _list_missing(self, ctx: click.Context, args: Sequence[str]) -> list[click.Parameter]:
+    def _list_missing(self, ctx: click.Context, args: Sequence[str]) -> list[tuple[str, ...]]:
+        """List what is missing, each with the words of its alternatives."""
         values, _, _ = self.make_parser(ctx).parse_args(list(args))
-        return [
-            param
-            for param in self.get_params(ctx)
-            if param.required and param.value_is_missing(param.consume_value(ctx, values)[0])
-        ]
+        params = self.get_params(ctx)
+        absent = {
+            param.name: describe_parameter(param, ctx)
+            for param in params
+            if param.value_is_missing(param.consume_value(ctx, values)[0])
+        }
+        either = [tuple(absent.get(name, "") for name in self.either)] if self.either else []
+        required = [(absent[one.name],) for one in params if one.required and one.name in absent]
+        return [words for words in (*either, *required) if all(words)]
 
 
-class MissingSeveral(click.UsageError):
-    """More than one required argument or option is missing; `names` are theirs."""
+class MissingError(click.UsageError):
+    """Required arguments or options are missing; `words` are those that the fix adds."""
 
-    def __init__(self, names: Sequence[str], ctx: click.Context) -> None:
-        self.names = tuple(names)
-        super().__init__(f"{', '.join(names[:-1])} and {names[-1]} are missing", ctx)
+    def __init__(self, missing: Sequence[tuple[str, ...]], ctx: click.Context) -> None:
+        self.words = [alternatives[0] for alternatives in missing]
+        names = [" or ".join(alternatives) for alternatives in missing]
+        head = f"{', '.join(names[:-1])} and " if len(names) > 1 else ""
+        super().__init__(f"{head}{names[-1]} {'are' if head else 'is'} missing", ctx)
 
 
 def describe_parameter(param: click.Parameter, ctx: click.Context) -> str:
@@ -66,4 +80,4 @@ def describe_parameter(param: click.Parameter, ctx: click.Context) -> str:
     if isinstance(param, click.Option):
         value = "" if param.is_flag else f" {param.make_metavar(ctx)}"
         return max(param.opts, key=len) + value
-    return param.make_metavar(ctx)
+    return param.make_metavar(ctx).strip("[]")

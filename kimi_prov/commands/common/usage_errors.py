@@ -76,12 +76,15 @@ def explain(error: click.ClickException, words: Sequence[str]) -> UserError:
     if isinstance(error, click.NoSuchOption):
         return _explain_option(error, path, words)
     message = error.format_message().rstrip(".")
-    if isinstance(error, commands.MissingSeveral):
-        fix = " ".join([path, *_list_arguments(context), *_list_options(error.names)])
+    missing: Sequence[str] = ()
+    if isinstance(error, commands.MissingError):
+        missing = error.words
     elif isinstance(error, click.MissingParameter) and error.param is not None and context:
-        name = commands.describe_parameter(error.param, context)
-        message, fix = f"{name} is missing", " ".join([path, *_list_arguments(context)])
-        fix += f" {name}" if isinstance(error.param, click.Option) else ""
+        missing = [commands.describe_parameter(error.param, context)]
+        message = f"{missing[0]} is missing"
+    if missing:
+        first = [word.partition("|")[0] for word in missing]
+        fix = " ".join(["kimi-prov", *map(shlex.quote, words), *first])
     return UserError(f"{path}: {message}", fix=fix)
 
 
@@ -122,19 +125,3 @@ def _fill(command: str, target: str) -> str:
     if not target or target.startswith("-"):
         return command
     return re.sub(r"INVENTORY|SHEET|DIR\b", lambda _: shlex.quote(target), command)
-
-
-def _list_arguments(context: click.Context | None) -> list[str]:
-    """Return the arguments of a command as they are written in its usage."""
-    if context is None:
-        return []
-    arguments = (p for p in context.command.get_params(context) if isinstance(p, click.Argument))
-    return [
-        argument.make_metavar(context).partition("|")[0]
-        for argument in arguments
-        if argument.required
-    ]
-
-
-def _list_options(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name.startswith("-")]

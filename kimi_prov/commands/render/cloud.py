@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_connection_options, add_options
-from kimi_prov.commands.render.folder import Kind, add_render_options, render
+from kimi_prov.commands.render.folder import Kind, RenderCommand, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import CLOUD_INIT, SKYPILOT
 from kimi_prov.errors import UserError
@@ -51,7 +50,7 @@ _add_cloud_options = add_options(
 )
 
 
-@click.command("cloud-init", cls=Command)
+@click.command("cloud-init", cls=RenderCommand)
 @add_render_options
 @_add_cloud_options
 @add_connection_options
@@ -65,7 +64,7 @@ def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
     return render(_make_kind(CLOUD_INIT), **options)
 
 
-@click.command("skypilot", cls=Command)
+@click.command("skypilot", cls=RenderCommand)
 @add_render_options
 @_add_cloud_options
 @add_connection_options

@@ -12,6 +12,7 @@ from kimi_prov import documents
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import targets
 from kimi_prov.commands.check.options import DEFAULT_MODEL
+from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import CATALOG, MODEL, PATH, add_model_options, add_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 _MAX_BYTES = 1 << 20
 _PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
+
+
+class RenderCommand(Command):
+    """A command that renders a folder for a target or for a host of an inventory."""
+
+    either = ("target", "inventory")
+
 
 # A decorator with the options of every kind of rendered folder.
 add_render_options = add_options(
@@ -132,8 +140,8 @@ def render(  # noqa: PLR0913  (one for each option)
     **variables: object,
 ) -> ExitCode:
     """Render a folder for the machine that the options describe."""
-    if (target is None) == (inventory is None):
-        raise click.UsageError("give TARGET or --inventory PATH")
+    if target is not None and inventory is not None:
+        raise click.UsageError("give TARGET or --inventory PATH, not both")
     if host is not None and inventory is None:
         raise click.UsageError("--host belongs to --inventory PATH.")
     named = {f"kimi_{name}": value for name, value in variables.items() if value is not None}

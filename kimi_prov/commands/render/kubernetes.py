@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import PATH, add_connection_options
-from kimi_prov.commands.render.folder import Kind, add_render_options, render
+from kimi_prov.commands.render.folder import Kind, RenderCommand, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import KUBERNETES
 from kimi_prov.errors import UserError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from kimi_prov.render import folder_writer
 
 
-@click.command("kubernetes", cls=Command)
+@click.command("kubernetes", cls=RenderCommand)
 @add_render_options
 @click.option("--image", "kubernetes_image", metavar="IMAGE", help="The image with the engine.")
 @click.option(

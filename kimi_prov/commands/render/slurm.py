@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.command import Command
 from kimi_prov.commands.common.options import add_connection_options
-from kimi_prov.commands.render.folder import Kind, add_render_options, render
+from kimi_prov.commands.render.folder import Kind, RenderCommand, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.rendered_kinds import SLURM
 from kimi_prov.errors import UserError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-@click.command("slurm", cls=Command)
+@click.command("slurm", cls=RenderCommand)
 @add_render_options
 @click.option("--root", "slurm_root", metavar="DIR", help="Folder on the shared file system.")
 @add_connection_options
