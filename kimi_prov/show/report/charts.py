@@ -29,9 +29,11 @@ _MAX_TICKS = 5
 _TOP, _FIELD, _BOTTOM = 14, 260, 24
 # Lines that have a colour; readers cannot distinguish more colours.
 _COLOURED = 8
-# Characters of a name at the end of a line, the height of a line of text, and the distance of two
-# ends, as a share of the width, below which their names overlap.
-_MAX_NAME_LENGTH, _LETTERING, _NEAR, _SETTLING = 24, 14, 0.3, 40
+# The height of a line of text, and the distance of two ends, as a share of the width, below which
+# their numbers overlap.
+_LETTERING, _NEAR, _SETTLING = 14, 0.05, 40
+# A level's name: its share of the width on a wide page, and where it may begin.
+_LEVEL_WIDTH, _LEVEL_STARTS = 0.18, (0.01, 0.28, 0.55, 0.8)
 _STEADY = "non-scaling-stroke"
 # Margin of the dots of the context figure, as a share of the width.
 _EDGE = 0.07
@@ -157,7 +159,7 @@ def draw_lines(
     rings: Mapping[int, Point] | None = None,
     front: Sequence[Point] = (),
 ) -> Markup:
-    """Draw a line for each machine, each with its number and name at its right end.
+    """Draw a line for each machine, each with its number at its right end.
 
     The first few have colours and ranges, the others are grey. `levels` are horizontal lines,
     `rings` mark a point of a line by its number, `front` is a broad line behind all others.
@@ -168,7 +170,8 @@ def draw_lines(
 
     parts = _draw_frame(x, y)
     parts += [_draw_level(level, y) for level in levels]
-    letters = [_draw_level_name(level, y) for level in levels]
+    paths = [[place(point) for point in row.points] for row in rows]
+    letters = [_draw_level_name(level, y, paths) for level in levels]
     drawn = [_draw_path("front", [place(point) for point in front])] if len(front) > 1 else []
     for row in reversed(rows):
         if choose_tone(row):
@@ -236,11 +239,44 @@ def _draw_level(level: Level, y: Axis) -> Markup:
     return build_element("line", x1="0", x2="100%", y1=at, y2=at, class_="level")
 
 
-def _draw_level_name(level: Level, y: Axis) -> Markup:
-    """Write the name of a level; drawn after the lines, so that none crosses it."""
+def _draw_level_name(
+    level: Level, y: Axis, paths: Sequence[Sequence[tuple[float, float]]]
+) -> Markup:
+    """Write the name of a level where the fewest lines cross it, and after them."""
+    height = _compute_level_height(level, y)
+    start = min(_LEVEL_STARTS, key=lambda share: _count_crossings(share, height, paths))
     return build_element(
-        "text", text=level.label, x=6, y=_compute_level_height(level, y) - 5, class_="mark halo"
+        "text", text=level.label, x=_format_percent(start), y=height - 5, class_="mark halo"
     )
+
+
+def _count_crossings(
+    start: float, height: float, paths: Sequence[Sequence[tuple[float, float]]]
+) -> int:
+    """Count the lines that pass a name which begins at a share of the width, above a height."""
+    top, bottom = ((height - room - _TOP) / _FIELD for room in (_LETTERING + 4, -4))
+    return sum(
+        any(
+            _cross(before, after, (start, start + _LEVEL_WIDTH), (top, bottom))
+            for before, after in pairwise(path)
+        )
+        for path in (sorted(path) for path in paths)
+    )
+
+
+def _cross(
+    before: tuple[float, float],
+    after: tuple[float, float],
+    across: tuple[float, float],
+    down: tuple[float, float],
+) -> bool:
+    """Whether a piece of a line passes a rectangle."""
+    left, right = max(before[0], across[0]), min(after[0], across[1])
+    if left > right:
+        return False
+    slope = (after[1] - before[1]) / ((after[0] - before[0]) or 1.0)
+    ends = [before[1] + slope * (at - before[0]) for at in (left, right)]
+    return min(ends) <= down[1] and max(ends) >= down[0]
 
 
 def _compute_level_height(level: Level, y: Axis) -> float:
@@ -281,17 +317,14 @@ def _draw_dot(place: tuple[float, float], radius: float, kind: str) -> Markup:
 
 
 def _draw_end(row: Line, end: tuple[float, float], height: float) -> list[Markup]:
-    """Write a line's number and name at its right end; a phone shows only the number."""
-    short = row.name[: _MAX_NAME_LENGTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    name = row.name if len(row.name) <= _MAX_NAME_LENGTH else short
+    """Write a line's number at its right end; the key below the plot has the whole name."""
     text = build_element(
         "text",
-        build_element("tspan", text=str(row.number), class_="number"),
-        build_element("tspan", text=f" {name}", class_="name"),
+        text=row.number,
         x=_format_percent(end[0]),
         y=round(height + 4, 1),
         dx=9,
-        class_="mark halo",
+        class_="mark halo number",
     )
     return [_draw_dot(end, 4, f"dot tone{choose_tone(row)}"), text]
 

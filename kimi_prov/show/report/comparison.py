@@ -135,7 +135,9 @@ def _list_needs(targets: Sequence[Target]) -> list[_Row]:
         _build_row("RAM disk", map(_describe_ram_disk, targets)),
         _build_row("Disk needed", map(_describe_disk, targets)),
         *(
-            _build_row(f"Power, {label}", [_describe_power(target, key) for target in targets])
+            _build_row(
+                f"{label}, kW (cooled)", [_describe_power(target, key) for target in targets]
+            )
             for key, label in POWER
         ),
     ]
@@ -229,4 +231,4 @@ def _describe_power(target: Target, key: str) -> str:
     if power is None:
         return UNKNOWN
     kw = float(cast("Mapping[str, float]", power)[key])
-    return f"{kw:.1f} kW ({kw * power['cooling']:.1f} with cooling)"
+    return f"{kw:.1f} ({kw * power['cooling']:.1f})"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # The figures of a machine's power, and what they are called.
 POWER = (
-    ("nameplate_kw", "nameplate"),
-    ("likely_kw", "likely draw"),
-    ("order_kw", "to order from the facility"),
+    ("nameplate_kw", "Nameplate"),
+    ("likely_kw", "Likely draw"),
+    ("order_kw", "To order"),
 )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def describe_decision(entry: RankedTarget, target: Target) -> str | None:
     """Return the sentences by cost alone; None where a cost or the API's price is not known."""
-    parts = [_compare_with_api(entry, target), _compare_with_rent(target)]
+    parts = [_compare_with_api(entry, target), _compare_with_rent(entry, target)]
     return " ".join(filter(None, parts)) or None
 
 
@@ -48,15 +48,16 @@ def _find_turning_use(
     return share if share <= 1 else None
 
 
-def _compare_with_rent(target: Target) -> str | None:
-    """Compare a purchase with such GPUs rented for the hours of use alone."""
+def _compare_with_rent(entry: RankedTarget, target: Target) -> str | None:
+    """Compare a purchase with as many such GPUs rented for the hours of use alone."""
     cost = target["cost"]
     rent, turns = cost["usual_rent_usd_per_hour"], cost.get("rent_utilisation")
     if cost["purchase_usd"] is None or rent is None:
         return None
+    hour = format_money(rent * (entry["machines"] or 1))
     if turns is None:
-        return f"Renting such GPUs by the hour ({format_money(rent)}) is cheaper than buying."
+        return f"Renting such GPUs by the hour ({hour}) is cheaper than buying."
     return (
-        f"Renting such GPUs by the hour ({format_money(rent)}) is cheaper than buying below "
+        f"Renting such GPUs by the hour ({hour}) is cheaper than buying below "
         f"{format_share(turns)} use."
     )

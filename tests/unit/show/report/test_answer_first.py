@@ -217,11 +217,14 @@ def test_no_plot_has_more_than_eight_colours_and_each_line_its_name(
 ) -> None:
     page = shipped["html"]
     charts = re.findall(r'<svg [^>]*class="plot".*?</div>', page)
+    keys = re.findall(r'<ol class="key names".*?</ol>', page, re.DOTALL)
     assert charts
-    for chart in charts:
+    assert len(keys) == len(charts)
+    for chart, key in zip(charts, keys, strict=True):
         tones = set(re.findall(r'class="curve (tone\d+)"', chart)) - {"tone0"}
         assert 1 <= len(tones) <= 8
-        assert chart.count('class="number"') == len(re.findall('class="curve tone', chart))
+        drawn = len(re.findall('class="curve tone', chart))
+        assert chart.count('halo number"') == key.count("<li>") == drawn
 
 
 def test_what_an_engine_is_started_with_opens_with_a_click(shipped: dict[str, str]) -> None:
