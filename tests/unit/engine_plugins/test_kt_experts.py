@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import io
 import json
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -247,3 +248,10 @@ def test_files_of_the_wheel_are_those_of_the_sources() -> None:
     for path in (SOURCE / "kimi_kt_experts").glob("*.py"):
         packed = archive.read(f"kimi_kt_experts/{path.name}")
         assert hashlib.sha256(packed).digest() == hashlib.sha256(path.read_bytes()).digest()
+
+
+def test_the_script_that_makes_the_locks_calls_functions_that_are_there() -> None:
+    text = (LOCKS / "refresh").read_text()
+    named = set(re.findall(r"\bengine_plugins\.(\w+)", text))
+    assert named
+    assert [name for name in named if not hasattr(engine_plugins, name)] == []
