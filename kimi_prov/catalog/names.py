@@ -39,6 +39,19 @@ _NUMBERS_WEIGHT, _MIN_LIKENESS, _MAX_DIFFERENCE = 0.7, 0.55, 0.12
 _MIN_KEY_LIKENESS = 0.72
 _MEMORY_SIZE = re.compile(r"\d+[gt]i?b?")
 _MIN_TYPED = 4
+# The generation in a name of Kimi: k2.5, K2p5, k25, kimi_k2_5, kimi2.6; k2-0905 is of k2.
+_VERSION = re.compile(r"\bk(?:imi)?[-_ ]?k?(\d)(?:[._p](\d)(?!\d)|(\d)(?!\d))?(?!\d)")
+# How the name of a repository says its format.
+_FORMATS = {
+    "mxfp4": "mxfp4",
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "w4a16": "int4",
+    "int4": "int4",
+    "4bit": "int4",
+    "fp8": "fp8",
+    "bf16": "bf16",
+}
 _MAX_LENGTH = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
@@ -73,11 +86,31 @@ def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[
 def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
     """Return the error for an unknown name, with the nearest ones. `known`: names and aliases."""
     called = _index_aliases(known)
-    near = list(dict.fromkeys(called[hit] for hit in find_nearest(name.rsplit("/", 1)[-1], called)))
+    word = name.rsplit("/", 1)[-1]
+    hits = _find_same_generation(word, called) if kind == "model" else None
+    near = list(dict.fromkeys(called[hit] for hit in hits or find_nearest(word, called)))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "none has a name like it"
     return UserError(
         f"unknown {kind} {format_value(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
     )
+
+
+def _find_same_generation(name: str, called: Mapping[str, str]) -> list[str] | None:
+    """Return the models of the generation that a name says, the nearest first: K2.7 is no K2.6.
+
+    None where the name says none.
+    """
+    said = _VERSION.search(name.lower())
+    if said is None:
+        return None
+    same = [
+        known
+        for known, row in called.items()
+        if known == row and (theirs := _VERSION.search(known.lower()))
+        if (theirs[1], theirs[2] or theirs[3]) == (said[1], said[2] or said[3])
+    ]
+    near = [called[hit] for hit in find_nearest(name, called) if called[hit] in same]
+    return near or sorted(same, key=lambda known: -_compare_texts(name.lower(), known.lower()))
 
 
 def refuse_unserved(name: str, reason: str, instead: str) -> UserError:
@@ -90,10 +123,11 @@ def refuse_unserved(name: str, reason: str, instead: str) -> UserError:
 
 def refuse_repository(name: str, model: str) -> UserError:
     """Return the error for a repository that the catalogue lacks, of a model that it has."""
+    said = next((word for key, word in _FORMATS.items() if key in name.lower()), "FORMAT")
     return UserError(
         f"unknown repository {format_value(name)}; its name is that of {model} in another form",
-        fix=f"--model {model} --weights-format FORMAT; in the inventory  kimi_model: {model},  "
-        f"kimi_weights_format: FORMAT,  kimi_weights_source: hf://{name[:_MAX_LENGTH]}@REVISION",
+        fix=f"--model {model} --weights-format {said}; in the inventory  kimi_model: {model},  "
+        f"kimi_weights_format: {said},  kimi_weights_source: hf://{name[:_MAX_LENGTH]}@REVISION",
     )
 
 

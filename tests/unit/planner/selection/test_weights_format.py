@@ -66,6 +66,11 @@ def test_silence_of_the_catalogue_is_no_fact_about_the_world(tmp_path: Path) -> 
     [
         ("kimi-k2-base", "did you mean kimi-k2-instruct?"),
         ("os", "none has a name like it"),
+        ("K2.6", "did you mean kimi-k2.6?"),
+        ("kimi-k2.7", "did you mean kimi-k2.7-code?"),
+        ("accounts/fireworks/models/kimi-k2p5", "did you mean kimi-k2.5?"),
+        ("kimi-k2-turbo-preview", "did you mean kimi-k2-"),
+        ("amd/Kimi-K2-Thinking-MXFP4", "--weights-format mxfp4;"),
         ("RedHatAI/Kimi-K2-Instruct-quantized.w4a16", "that of kimi-k2-instruct in another form"),
     ],
 )
