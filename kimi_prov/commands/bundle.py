@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kimi_prov import documents, inventory_files, schemas
 from kimi_prov.catalog import loader
+from kimi_prov.commands import pin
 from kimi_prov.commands.check import targets
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.commands.common.command import Command
+from kimi_prov.commands.common.option_types import PieceSize
 from kimi_prov.commands.common.options import CATALOG, EXTRA, MODEL, PATH, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.operate.bundle import signing
-from kimi_prov.operate.bundle.gather import Gathering, Machine
+from kimi_prov.operate.bundle.advisories import UnknownError, find_advisories
+from kimi_prov.operate.bundle.difference import Earlier
+from kimi_prov.operate.bundle.gather import LOCK, Extent, Gathering, Machine
 from kimi_prov.packaging import resources
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
+from kimi_prov.planner.software.bundle import get_serving
 from kimi_prov.runner.inventory import find_vars_file
 from kimi_prov.show.output import Output, say
 from kimi_prov.show.text import bundle as bundle_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
-    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.bundle import Bundle
+    from kimi_prov.contract.documents.plan import Plan
+    from kimi_prov.on_host.weights.manifest import Manifest
+    from kimi_prov.planner.software.bundle import WeightsNeed
 
 _DEFAULT_MODEL = "kimi-k2.5"
 _DATA = ("kimi-prov/spec/", "kimi-prov/facts/")
@@ -44,6 +53,26 @@ _FIX = "write a YAML mapping of kimi_* variables"
     ),
     click.option(
         "--sign-with", required=True, metavar="KEY", help="gpg's secret key that signs the index."
+    ),
+    click.option(
+        "--since",
+        type=PATH,
+        metavar="OTHER",
+        help="Bring only what this earlier bundle lacks, of which the index is enough.",
+    ),
+    click.option(
+        "--with-weights", is_flag=True, help="Bring the weights too, from the hub or a web server."
+    ),
+    click.option(
+        "--pieces",
+        type=PieceSize(),
+        metavar="SIZE",
+        help="Also cut it into pieces of this size, such as 4G (4 * 10^9 bytes).",
+    ),
+    click.option(
+        "--advisories",
+        is_flag=True,
+        help="Ask pip-audit, if installed, for security faults of the Python packages.",
     ),
     MODEL,
     click.option(
@@ -67,12 +96,12 @@ def bundle(
     sign_with: str,
     model: str | None,
     systems: str | None,
-    form: Any,  # noqa: ANN401  (one of the choices)
+    **choices: Any,  # noqa: ANN401
 ) -> ExitCode:
     """Gather all that apply installs, for machines without the internet.
 
     INVENTORY may be a spec sheet or a facts file, which names its schema. What came is kept: the
-    same command again goes on, or brings the folder up to date. Weights are not in it.
+    same command again goes on, or brings the folder up to date.
     """
     # What is no inventory is refused before the key is looked for.
     inventory_files.list_sources(path, resources.find_ansible_config())
@@ -83,13 +112,59 @@ def bundle(
         machines, code = _plan_inventory(path, options, model, systems)
         if code is not ExitCode.OK:
             return code
-    run = Gathering(output, machines, catalogue, lambda line: say(clean_text.clean_row(line)))
+    since = choices["since"]
+    extent = Extent(
+        Earlier(_require_other(since, output)) if since else None,
+        _locate_weights if choices["with_weights"] else None,
+        choices["pieces"],
+    )
+    run = Gathering(output, machines, catalogue, _say_row, extent)
     run.check_room(run.prepare())
     document = run.run(fingerprint)
-    Output(form).write(
+    if choices["advisories"] and document["ok"]:
+        _add_advisories(document, catalogue)
+    Output(choices["form"]).write(
         document, lambda: bundle_text.format_text(document, str(output.absolute()), fingerprint)
     )
     return ExitCode.OK if document["ok"] else ExitCode.BLOCKED
+
+
+def _say_row(line: str) -> None:
+    say(clean_text.clean_row(line))
+
+
+def _require_other(since: Path, output: Path) -> Path:
+    if since.resolve() == output.resolve():
+        raise UserError(
+            f"--since and --output are both {clean_text.clean_line(str(output))}",
+            fix="name another folder in --output: the difference is carried",
+        )
+    return since
+
+
+def _locate_weights(plan: Plan, row: WeightsNeed) -> tuple[str, Manifest | None]:
+    """Return the address below which the files lie, and their manifest by the hub's own digests."""
+    if not row.source.startswith("hf://"):
+        return row.source, None
+    machine = get_serving(plan)
+    endpoint = machine["weights"]["hf_endpoint"] if machine else None
+    environment = {**os.environ, **({"HF_ENDPOINT": endpoint} if endpoint else {})}
+    ca_bundle = plan["site"]["ca_bundle"]
+    pinned = pin.pin(
+        row.source, ca_bundle=Path(ca_bundle) if ca_bundle else None, environment=environment
+    )
+    manifest = manifests.parse(pinned, row.source)
+    url, _ = pin.locate_files(row.source, str(manifest.revision), None, environment)
+    return url, manifest
+
+
+def _add_advisories(document: Bundle, catalogue: Catalogue) -> None:
+    names = sorted({LOCK, *(row["name"] for row in document["locks"])})
+    _say_row(f"asking pip-audit about the packages of {len(names)} locks")
+    try:
+        document["advisories"] = find_advisories([catalogue.lock(name) for name in names])
+    except UnknownError as error:
+        _say_row(f"security advisories are not known: {error}")
 
 
 def _is_data(path: Path) -> bool:
@@ -142,7 +217,7 @@ def _plan_sheet(
         )
     machines = []
     for system in systems or [""]:
-        row = _set_system(facts, system, catalogue) if system else facts
+        row = targets.set_system(facts, system, catalogue) if system else facts
         label = f"{name} ({system})" if system else name
         machines.append(Machine(label, make_plan(row, settings, catalogue), row))
     return machines
@@ -158,16 +233,3 @@ def _list_systems(text: str | None, catalogue: Catalogue) -> list[str]:
                 fix=f"name some of {', '.join(known)}",
             )
     return names
-
-
-def _set_system(facts: Facts, system: str, catalogue: Catalogue) -> Facts:
-    """Return the facts of the same machine with another operating system."""
-    name, _, version = system.partition("-")
-    row = catalogue.system(name, version)
-    made = deepcopy(facts)
-    release = {"id": name, "version_id": version, "codename": None, "pretty": None}
-    made["host"]["os"] = release  # type: ignore[typeddict-item]
-    made["host"]["glibc"] = row.glibc if row else None
-    made["python"]["path"], made["python"]["others"] = "/usr/bin/python3", []
-    made["python"]["version"] = row.python if row else None
-    return made

@@ -9,7 +9,7 @@ import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
 from kimi_prov.commands.common.command import Command
-from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
+from kimi_prov.commands.common.options import BUNDLE, CATALOG, EXTRA, add_inventory_options
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import update as update_text
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         help="Restart machines if necessary.  [default: update_reboot_ok]",
     ),
     click.option("--defer-restart", is_flag=True, help="Leave out updates that need a restart."),
+    BUNDLE,
     EXTRA,
     CATALOG,
 )
@@ -39,6 +40,7 @@ def update(
     *,
     reboot_ok: bool,
     defer_restart: bool,
+    bundle: Path | None,
 ) -> ExitCode:
     """Install security packages, kernel, microcode and the planned driver, a machine at a time.
 
@@ -55,6 +57,7 @@ def update(
     # Without the option the inventory decides.
     variables: dict[str, Any] = {"update_reboot_ok": True} if reboot_ok else {}
     variables |= {"update_defer_restart": True} if defer_restart else {}
+    variables |= playbook_run.name_bundle(bundle)
     inventory, request = playbook_run.prepare("update", "update", path, options, variables)
     finished = playbook_run.run_locked(path, request, inventory)
     # Drop the acceptance suite's document of a host that failed it.

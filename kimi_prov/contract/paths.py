@@ -46,6 +46,7 @@ WEB_ENV_NAME = "current"
 WEB_ENV = f"{WEB_ENVS}/{WEB_ENV_NAME}"
 # The distribution's packages of an offline bundle.
 OFFLINE = f"{ROOT}/offline"
+OFFLINE_LABEL = "kimi-prov-bundle"
 # An archive, while it is fetched or uploaded.
 TRANSFER = f"{ROOT}/transfer"
 

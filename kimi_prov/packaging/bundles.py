@@ -14,6 +14,7 @@ import subprocess
 from typing import TYPE_CHECKING, Final, cast
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +29,8 @@ SIGNATURE = "bundle.json.sig"
 KEY = "key.gpg"
 # Unfinished downloads; nothing in it belongs to the bundle.
 PARTIAL = ".partial"
+# Where the pieces of `--pieces` are written, which are carried in place of the rest.
+PIECES = "pieces"
 _VALID = re.compile(r"^\[GNUPG:\] VALIDSIG .* ([0-9A-F]{40})$", re.MULTILINE)
 _MAX_INDEX_BYTES = 64 << 20
 _TIMEOUT_S = 60.0
@@ -36,14 +39,7 @@ _MAX_NAMES = 5
 
 def read_index(folder: Path, fingerprint: str | None) -> Bundle:
     """Return the index of a bundle that this key signed. Raises UserError for any other."""
-    index = folder / INDEX
-    for path in (index, folder / SIGNATURE, folder / KEY):
-        if not path.is_file():
-            raise UserError(
-                f"kimi_bundle: {folder} has no {path.name}: this is no finished offline bundle",
-                fix=f"finish it:  kimi-prov bundle INVENTORY --output {shlex.quote(str(folder))}",
-            )
-    signer = find_signer(folder)
+    index, signer = folder / INDEX, find_signer(folder)
     if fingerprint is None or signer != fingerprint:
         trusted = f"kimi_bundle_key is {fingerprint}" if fingerprint else "no kimi_bundle_key"
         raise UserError(
@@ -56,6 +52,12 @@ def read_index(folder: Path, fingerprint: str | None) -> Bundle:
 
 def find_signer(folder: Path) -> str:
     """Return the fingerprint of the key that signed the index. Raises UserError for a wrong one."""
+    for name in (INDEX, SIGNATURE, KEY):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"kimi_bundle: {folder} has no {name}: this is no finished offline bundle",
+                fix=f"finish it:  kimi-prov bundle INVENTORY --output {shlex.quote(str(folder))}",
+            )
     command = ["gpgv", "--status-fd=1", "--keyring", str((folder / KEY).absolute())]
     command += [str(folder / SIGNATURE), str(folder / INDEX)]
     try:
@@ -96,20 +98,32 @@ def list_foreign(folder: Path, index: Bundle) -> list[str]:
     """List the files below the folder that the index does not name."""
     known = {row["path"] for row in index["files"]}
     known |= {INDEX, SIGNATURE, KEY, *(row["signature"] for row in index["archives"])}
+    known |= {*(index.get("removed") or ()), *pieces.read_names(folder)}
     paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
-    names = (path.as_posix() for path in paths if path.parts[0] != PARTIAL)
+    names = (path.as_posix() for path in paths if path.parts[0] not in (PARTIAL, PIECES))
     return sorted(name for name in names if name not in known)
 
 
 def find_faults(folder: Path, index: Bundle, paths: Iterable[str]) -> list[str]:
     """Compare files with the index: name each that is missing, damaged, or not of the bundle."""
-    rows = {row["path"]: row for row in index["files"]}
     faults = [f"{path}: the index does not name it" for path in list_foreign(folder, index)]
+    return [*faults, *check_files(folder, index, paths)]
+
+
+def check_files(folder: Path, index: Bundle, paths: Iterable[str]) -> list[str]:
+    """Compare these files with the index: name each that is missing or damaged."""
+    rows = {row["path"]: row for row in index["files"]}
+    faults: list[str] = []
     for path in sorted(set(paths)):
         row = rows.get(path)
         faults += [f"{path}: the index does not name it"] if row is None else []
         faults += _check_file(folder / path, row) if row is not None else []
     return faults
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether a path stays below the folder that it is written in."""
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _check_file(path: Path, row: BundledFile) -> list[str]:

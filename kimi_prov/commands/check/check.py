@@ -117,6 +117,12 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     metavar="BENCH",
     help="Output of `bench --format json` of a target's own machine. May be repeated.",
 )
+@click.option(
+    "--bundle",
+    type=PATH,
+    metavar="DIR",
+    help="Also whether this offline bundle has all that each machine installs.",
+)
 @click.option("--details", is_flag=True, help="Every machine in full, where text compares several.")
 @add_report_options("text", "json", "markdown", "html", by_suffix=True)
 @add_connection_options

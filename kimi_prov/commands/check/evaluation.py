@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets, ways
 from kimi_prov.commands.check.options import DEFAULT_MODEL
 from kimi_prov.errors import UserError
+from kimi_prov.operate.bundle import coverage
 from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.show.report import check as reports
@@ -21,7 +23,6 @@ from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from kimi_prov.commands.check.options import CheckOptions
     from kimi_prov.contract.documents.check import CheckedTarget, Suggestion
@@ -83,6 +84,8 @@ def _judge(
     """
     catalogue, load = loader.load_catalogue(), options.load
     settings = options.settings(name, targets.read_variables(facts))
+    if settings.bundle and (system := coverage.find_system(Path(settings.bundle), facts)):
+        facts = targets.set_system(facts, system, catalogue)
     plan = make_plan_with_curve(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
@@ -93,6 +96,10 @@ def _judge(
             # A layout for fewer requests may hold fewer: then more machines would be needed.
             if not _needs_more(closer, plan, load):
                 plan = closer
+    if settings.bundle:
+        plan["findings"] = coverage.judge_bundle(
+            plan, facts, settings.bundle_key, installs=False, compare=options.compare
+        )
     prices = find_prices(facts, catalogue)
     target = reports.build_target(name, facts, plan, options.use, prices, load)
     return reports.add_measurements(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
+from kimi_prov.operate.bundle import coverage
+from kimi_prov.packaging import bundles
 from kimi_prov.planner.settings import parsing
 from kimi_prov.show.report.cost import Use
 from kimi_prov.sizing import load as loads
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from kimi_prov.operate.bundle.coverage import Compare
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.sizing.load import Load
 
@@ -29,7 +33,8 @@ _WHO = ("people", "users", "concurrency")
 class CheckOptions:
     """Options of the command line: settings by variable's name, only the given ones.
 
-    `load` is the load to carry; `suggest`: also judge machines of the catalogue.
+    `load` is the load to carry; `suggest`: also judge machines of the catalogue; `compare` reads
+    the files of an offline bundle once, although a machine is judged in several ways.
     """
 
     variables: Mapping[str, Any]
@@ -37,6 +42,7 @@ class CheckOptions:
     load: Load | None = None
     suggest: bool = False
     measured: tuple[Path, ...] = ()
+    compare: Compare | None = None
 
     def settings(self, host: str, own: Mapping[str, Any] | None = None) -> Settings:
         """Return a target's settings; options win over its `own` variables. Raises UserError."""
@@ -57,6 +63,7 @@ def parse(
     load_file: Path | None = None,
     suggest: bool = False,
     measured: tuple[Path, ...] = (),
+    bundle: Path | None = None,
     **named: object,
 ) -> CheckOptions:
     """Sort the options of the command line; None means not given.
@@ -67,8 +74,13 @@ def parse(
     request = {name: settings.pop(name) for name in loads.NAMES if name in settings}
     _refuse_both(request, settings)
     variables = {f"kimi_{name}": value for name, value in settings.items()}
+    if bundle is not None:
+        # Nothing is installed from it: whoever signed it is told, and not asked for.
+        signer = bundles.find_signer(bundle)
+        variables |= {"kimi_bundle": str(bundle.absolute()), "kimi_bundle_key": signer}
     use = Use(amortise_years, utilisation, power_price)
-    chosen = CheckOptions(variables, use, suggest=suggest, measured=measured)
+    compare = functools.cache(coverage.find_faults)
+    chosen = CheckOptions(variables, use, suggest=suggest, measured=measured, compare=compare)
     if load_file is not None:
         from kimi_prov.sizing import load_file as files  # noqa: PLC0415
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
@@ -15,6 +16,7 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.documents import Document
 
@@ -133,3 +135,16 @@ def read_variables(facts: Facts) -> dict[str, Any]:
     """Return the variables in a target's file; the operator's options override them."""
     group = facts.get("group")
     return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}
+
+
+def set_system(facts: Facts, system: str, catalogue: Catalogue) -> Facts:
+    """Return the facts of the same machine with another operating system."""
+    name, _, version = system.partition("-")
+    row = catalogue.system(name, version)
+    made = copy.deepcopy(facts)
+    release = {"id": name, "version_id": version, "codename": None, "pretty": None}
+    made["host"]["os"] = release  # type: ignore[typeddict-item]
+    made["host"]["glibc"] = row.glibc if row else None
+    made["python"]["path"], made["python"]["others"] = "/usr/bin/python3", []
+    made["python"]["version"] = row.python if row else None
+    return made

@@ -67,6 +67,22 @@ class ImageSize(click.ParamType):  # type: ignore[type-arg]
         return sides[0], sides[1]
 
 
+class PieceSize(click.ParamType):  # type: ignore[type-arg]
+    """Bytes of a piece in decimal units, as 4G: a file system with a limit of 4 GiB holds it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return the bytes, or fail."""
+        match = _PIECE.fullmatch(str(value))
+        size = int(match[1]) * _UNITS[match[2]] if match else 0
+        if size < _UNITS["M"]:
+            self.fail(f"{value!r}: expected a size of 1M or more, as 700M or 4G", param, ctx)
+        return size
+
+
+_PIECE = re.compile(r"([0-9]{1,6})([MGT])")
+_UNITS = {"M": 10**6, "G": 10**9, "T": 10**12}
 _SPAN = re.compile(r"([0-9]{1,6})([mhd])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400}
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

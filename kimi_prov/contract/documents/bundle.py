@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from kimi_prov.contract.documents.form import Bytes, Count, Sha256
+from kimi_prov.contract.documents.form import Bytes, Count, NotRequired, Sha256
 
 
 class Bundle(TypedDict):
@@ -28,6 +28,31 @@ class Bundle(TypedDict):
     missing: list[str]
     notices: list[str]
     """What has to be known before the bundle is passed on."""
+    since: NotRequired[BundledSince]
+    """Present in a difference: the folder has only what the earlier bundle lacks."""
+    removed: NotRequired[list[str]]
+    """Files of earlier bundles that nothing needs any more and that may still lie there."""
+    advisories: NotRequired[list[Advisory]]
+    """Known security faults of the Python packages when it was made; only in what is printed,
+    where they were asked for."""
+
+
+class BundledSince(TypedDict):
+    """The earlier bundle of a difference."""
+
+    index_sha256: Sha256
+    """Of its bundle.json."""
+    bytes: Bytes
+    """To be carried."""
+
+
+class Advisory(TypedDict):
+    """A known security fault of a package."""
+
+    id: str
+    package: str
+    version: str
+    fixed_in: list[str]
 
 
 class BundledMachine(TypedDict):
@@ -71,12 +96,14 @@ class BundledArchive(TypedDict):
 
 
 class BundledWeights(TypedDict):
-    """The model's files, which come another way."""
+    """The model's files, and how a machine gets them."""
 
     model: str
     revision: str
     source: str
     bytes: Bytes
+    folder: NotRequired[str]
+    """Where they lie in the bundle; absent where they come another way."""
     instruction: str
 
 

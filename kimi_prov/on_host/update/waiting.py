@@ -16,7 +16,7 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.driver import apt, steps
 from kimi_prov.on_host.probe import nvidia_smi
@@ -40,6 +40,9 @@ _KERNEL = re.compile(r"linux-(image|headers|modules|modules-extra|generic|virtua
 _MICROCODE = re.compile(r"(intel|amd64)-microcode")
 # Debian's archive has a label of its own, Ubuntu's a suite.
 _SECURITY = re.compile(r"^[^:]*security|/[\w.-]*-security$", re.IGNORECASE)
+# An offline bundle mixes the distribution's archives: all that it has newer was chosen for these
+# machines when it was made.
+_BUNDLED = f"{paths.OFFLINE_LABEL}:"
 _DEBIANS = re.compile(r"Debian (\S+)")
 # A shared library, or a program of the distribution: keepalived links to nearly no library.
 _MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*|/usr/s?bin/\S+) \(deleted\)$", re.MULTILINE)
@@ -82,7 +85,8 @@ def _find_kind(name: str, version: str, origins: list[str]) -> str:
         return MICROCODE
     if _KERNEL.fullmatch(name):
         return KERNEL
-    return SECURITY if any(_SECURITY.search(origin) for origin in origins) else OTHER
+    chosen = any(_SECURITY.search(row) or row.startswith(_BUNDLED) for row in origins)
+    return SECURITY if chosen else OTHER
 
 
 def list_packages() -> list[Package] | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging.apt_sources import find_archives, read_own
 
@@ -150,7 +151,9 @@ class Archive:
             (tree / "pool" / row.name).hardlink_to(self._folder / "archives" / row.file)
         packages = self._write_list(tree, "packages", "pool")
         (tree / "Packages").write_bytes(packages)
-        release = self._write_list(tree, "-o", f"{_RELEASE}::Suite={self.system}", "release", ".")
+        words = {"Label": paths.OFFLINE_LABEL, "Suite": self.system}
+        settings = [word for name in words for word in ("-o", f"{_RELEASE}::{name}={words[name]}")]
+        release = self._write_list(tree, *settings, "release", ".")
         release = _DATE.sub(f"Date: {self._find_date()}", release.decode()).encode()
         (tree / "Release").write_bytes(release)
         _write_tar(tree, into)

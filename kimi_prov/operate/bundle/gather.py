@@ -21,13 +21,15 @@ from kimi_prov import __version__
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.weights.fetch import Config
 from kimi_prov.on_host.weights.sources import Web
 from kimi_prov.operate.bundle import signing
 from kimi_prov.operate.bundle.archive import Archive, Download
+from kimi_prov.operate.bundle.weights import gather_weights
 from kimi_prov.operate.bundle.wheels import Target, gather_wheels, make_environment
-from kimi_prov.packaging import bundles, own_wheel, python_archives
+from kimi_prov.packaging import bundles, own_wheel, pieces, python_archives
 from kimi_prov.planner.hosts.site import name_archive
-from kimi_prov.planner.software.bundle import get_serving, list_needs
+from kimi_prov.planner.software.bundle import get_serving, list_needs, list_weights
 from kimi_prov.show.report import sbom
 
 if TYPE_CHECKING:
@@ -45,14 +47,20 @@ if TYPE_CHECKING:
     )
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan import Plan
-    from kimi_prov.planner.software.bundle import Needs
+    from kimi_prov.on_host.weights.manifest import Manifest
+    from kimi_prov.operate.bundle.difference import Earlier
+    from kimi_prov.planner.software.bundle import Needs, WeightsNeed
 
-_PARTS = ("apt", "control", "python", "wheels")
+_PARTS = ("apt", "control", "python", "weights", "wheels")
 _README = "README.txt"
 _SBOM = "sbom.cdx.json"
 _STALL_S = 60.0
+# Weights that are downloaded; those of buckets come by the site's own credentials.
+_BROUGHT = ("hf://", "http://", "https://")
+# What lies beside pieces as it is: with it kimi-prov is installed, which joins them.
+_PLAIN = ("control/", _README)
 _CHUNK = 1 << 20
-_LOCK = Path(own_wheel.LOCK).name
+LOCK = Path(own_wheel.LOCK).name
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,19 @@ class Machine:
         return list_needs(self.plan, self.facts, installed=False)
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What is brought beside the default, and in which form.
+
+    `since`: only what that bundle lacks. `locate` names the address and the manifest of weights;
+    None: no weights are brought. `piece_bytes`: cut into pieces of at most that size.
+    """
+
+    since: Earlier | None = None
+    locate: Callable[[Plan, WeightsNeed], tuple[str, Manifest | None]] | None = None
+    piece_bytes: int | None = None
+
+
 @dataclass
 class Gathering:
     """One run into `folder`, for all machines; `say` reports the progress."""
@@ -77,6 +98,7 @@ class Gathering:
     machines: Sequence[Machine]
     catalogue: Catalogue
     say: Callable[[str], None]
+    extent: Extent = Extent()
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,7 +109,14 @@ class Gathering:
         """Resolve the packages; return the estimated size of the bundle in bytes."""
         self._check_folder()
         self._work.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder / bundles.PIECES, ignore_errors=True)
+        for path in [path for path in self.folder.rglob("*") if path.is_symlink()]:
+            # A run with --since was interrupted here.
+            path.unlink()
+        if self.extent.since:
+            self.extent.since.link_files(self.folder, self.say)
         size = self._estimate_wheels()
+        size += sum(row.size_bytes for _, row in self._list_brought_weights())
         for system, arch in sorted({(m.needs.system, m.needs.arch) for m in self.machines}):
             members = [m for m in self.machines if (m.needs.system, m.needs.arch) == (system, arch)]
             names = sorted({name for m in members for name in m.needs.packages})
@@ -106,9 +135,9 @@ class Gathering:
         """Report size and room. Raises UserError, exit 3, where the room does not suffice."""
         have = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
         free = shutil.disk_usage(self.folder).free
-        # The packages lie there twice until their archive is written.
+        # The packages lie there twice until their archive is written; pieces are a second copy.
         packed = sum(row.size for _, _, files in self._archives for row in files)
-        needed = max(0, size + packed - have)
+        needed = max(0, size + packed - have) + (size if self.extent.piece_bytes else 0)
         self.say(
             f"{self.folder}: about {format_bytes(size)} (estimated), of which "
             f"{format_bytes(have)} are there; {format_bytes(free)} free"
@@ -128,6 +157,7 @@ class Gathering:
         pythons = self._gather_pythons()
         archives = self._gather_archives(fingerprint)
         self._gather_control()
+        self._gather_weights()
         index: Bundle = {
             "schema": bundles.SCHEMA,
             "ok": not self.missing,
@@ -137,7 +167,7 @@ class Gathering:
             "locks": locks,
             "pythons": pythons,
             "archives": archives,
-            "weights": _list_weights(self.machines),
+            "weights": self._describe_weights(),
             "files": [],
             "missing": sorted(set(self.missing)),
             "notices": _list_notices(self.machines, self.catalogue),
@@ -148,11 +178,15 @@ class Gathering:
         self._remove_stale(index)
         index["files"] = self._list_files(index)
         index["bytes"] = sum(row["bytes"] for row in index["files"])
+        if self.extent.since:
+            self.extent.since.leave_out(self.folder, index)
         signing.export_key(fingerprint, self.folder / bundles.KEY)
         path = self.folder / bundles.INDEX
         path.write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         signing.write_signature(path, fingerprint, self.folder / bundles.SIGNATURE)
         shutil.rmtree(self._work)
+        if self.extent.piece_bytes:
+            self._cut(index, self.extent.piece_bytes)
         return index
 
     # --- parts ------------------------------------------------------------------------------
@@ -257,19 +291,43 @@ class Gathering:
         folder.mkdir(exist_ok=True)
         wheel = own_wheel.make_wheel()
         (folder / wheel.name).write_bytes(wheel.content)
-        lock = self.catalogue.lock_path(_LOCK)
-        (folder / _LOCK).write_text(lock.read_text(encoding="utf-8"), encoding="utf-8")
+        lock = self.catalogue.lock_path(LOCK)
+        (folder / LOCK).write_text(lock.read_text(encoding="utf-8"), encoding="utf-8")
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         target = Target(python, platform.machine(), platform.libc_ver()[1] or None)
         environment = make_environment(self.machines[0].plan)
         files, lacking = gather_wheels(lock, target, folder / "wheels", environment)
-        self.missing += [f"{name} of {_LOCK}: no wheel came" for name in lacking]
+        self.missing += [f"{name} of {LOCK}: no wheel came" for name in lacking]
         for path in (folder / "wheels").iterdir():
             if path.name not in files:
                 path.unlink()
         for path in folder.glob("kimi_prov-*.whl"):
             if path.name != wheel.name:
                 path.unlink()
+
+    def _list_brought_weights(self) -> list[tuple[Plan, WeightsNeed]]:
+        """List the weights that this run brings, each once."""
+        if self.extent.locate is None:
+            return []
+        plans = [machine.plan for machine in self.machines]
+        rows = {row: plan for plan in plans for row in list_weights(plan)}
+        return [(rows[row], row) for row in sorted(rows) if row.source.startswith(_BROUGHT)]
+
+    def _gather_weights(self) -> None:
+        for plan, row in self._list_brought_weights():
+            self.say(f"weights of {row.model} from {row.source}")
+            if self.extent.locate is not None:
+                url, manifest = self.extent.locate(plan, row)
+                into, ca_bundle = self.folder / row.folder, plan["site"]["ca_bundle"]
+                gather_weights(
+                    Config(url, str(into), manifest, ca_bundle=ca_bundle), into, self.say
+                )
+
+    def _describe_weights(self) -> list[BundledWeights]:
+        """Say of each model how a machine gets its weights."""
+        brought = {row for _, row in self._list_brought_weights()}
+        needs = {row for machine in self.machines for row in list_weights(machine.plan)}
+        return [_describe_weights(row, brought=row in brought) for row in sorted(needs)]
 
     # --- the index --------------------------------------------------------------------------
 
@@ -286,7 +344,7 @@ class Gathering:
         rows = "\n".join(f"  {row['model']}: {row['instruction']}" for row in index["weights"])
         notices = "\n".join(f"  {line}" for line in index["notices"])
         (self.folder / _README).write_text(
-            _TEXT.format(wheel=wheel, lock=_LOCK, weights=rows or "  none", notices=notices),
+            _TEXT.format(wheel=wheel, lock=LOCK, weights=rows or "  none", notices=notices),
             encoding="utf-8",
         )
 
@@ -295,9 +353,11 @@ class Gathering:
         known = {file for lock in index["locks"] for file in lock["files"]}
         known |= {row["file"] for row in index["pythons"]}
         known |= {name for row in index["archives"] for name in (row["file"], row["signature"])}
-        for part in ("apt", "python", "wheels"):
+        folders = tuple(f"{row['folder']}/" for row in index["weights"] if "folder" in row)
+        for part in ("apt", "python", "weights", "wheels"):
             for path in (self.folder / part).rglob("*"):
-                if path.is_file() and path.relative_to(self.folder).as_posix() not in known:
+                name = path.relative_to(self.folder).as_posix()
+                if path.is_file() and name not in known and not name.startswith(folders):
                     path.unlink()
 
     def _list_files(self, index: Bundle) -> list[BundledFile]:
@@ -310,12 +370,28 @@ class Gathering:
             for name in bundles.list_foreign(self.folder, index)
         ]
 
+    def _cut(self, index: Bundle, piece_bytes: int) -> None:
+        """Cut what the folder has into pieces; what is needed to join them stays in one part."""
+        into = self.folder / bundles.PIECES
+        rows = [row["path"] for row in index["files"] if (self.folder / row["path"]).is_file()]
+        plain = [name for name in rows if name.startswith(_PLAIN)]
+        plain += [bundles.INDEX, bundles.SIGNATURE, bundles.KEY]
+        plain += [row["signature"] for row in index["archives"]]
+        for name in plain:
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.folder / name, into / name)
+        cut = [(name, self.folder / name) for name in rows if name not in plain]
+        result = pieces.cut(cut, piece_bytes, lambda at: into / f"piece-{at:04}")
+        into.mkdir(exist_ok=True)
+        (into / pieces.LIST).write_text(pieces.format_list(result), encoding="utf-8")
+        self.say(f"{into}: {len(result.pieces)} pieces of at most {format_bytes(piece_bytes)}")
+
     def _check_folder(self) -> None:
         """Refuse a folder with other things in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         own = {*_PARTS, _README, _SBOM, bundles.INDEX, bundles.SIGNATURE, bundles.KEY}
         others = sorted(p.name for p in self.folder.iterdir() if p.name not in own)
-        others = [name for name in others if name != bundles.PARTIAL]
+        others = [name for name in others if name not in (bundles.PARTIAL, bundles.PIECES)]
         if others:
             raise UserError(
                 f"--output {self.folder}: {bundles.join_names(others)} would become a part of the "
@@ -372,26 +448,29 @@ def _describe_machine(machine: Machine) -> BundledMachine:
     }
 
 
-def _list_weights(machines: Sequence[Machine]) -> list[BundledWeights]:
-    """Say of each model how its weights come."""
-    rows: dict[tuple[str, str], BundledWeights] = {}
-    for machine in machines:
-        plan = get_serving(machine.plan)
-        if plan is None:
-            continue
-        source, model = plan["weights"]["source"], plan["model"]
-        here = source.startswith("file://")
-        rows[model["name"], source] = {
-            "model": model["name"],
-            "revision": model["revision"],
-            "source": source,
-            "bytes": model["bytes"],
-            "instruction": f"the machine reads them from {source}"
-            if here
-            else f"copy {source} to a disk that the machine mounts, and set kimi_weights_source: "
-            "file:///THAT/FOLDER",
-        }
-    return [rows[key] for key in sorted(rows)]
+def _describe_weights(row: WeightsNeed, *, brought: bool) -> BundledWeights:
+    if row.is_local:
+        way = f"the machine reads them from {row.source}"
+    elif brought:
+        way = (
+            f"they are in {row.folder}: let the machine mount or copy that folder, and set "
+            f"{row.variable}: file:///THAT/FOLDER"
+        )
+    else:
+        way = (
+            f"copy {row.source} to a disk that the machine mounts, and set {row.variable}: "
+            "file:///THAT/FOLDER"
+        )
+    weights: BundledWeights = {
+        "model": row.model,
+        "revision": row.revision,
+        "source": row.source,
+        "bytes": row.size_bytes,
+        "instruction": way,
+    }
+    if brought:
+        weights["folder"] = row.folder
+    return weights
 
 
 def _list_notices(machines: Sequence[Machine], catalogue: Catalogue) -> list[str]:
@@ -408,7 +487,10 @@ def _list_notices(machines: Sequence[Machine], catalogue: Catalogue) -> list[str
             lines |= {
                 f"{r.name}: {r.licence}" for r in catalogue.web if r.version == page["version"]
             }
-        served = get_serving(machine.plan)
-        if served and not served["weights"]["source"].startswith("file:"):
-            lines.add(f"{served['model']['name']}: its weights are under the model's licence")
+        for row in list_weights(machine.plan):
+            if not row.is_local:
+                lines.add(
+                    f"{row.model}: its weights are under the model's own licence; read it at "
+                    f"{row.source} before they are passed on"
+                )
     return sorted(lines)

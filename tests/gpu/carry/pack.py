@@ -11,7 +11,6 @@ again; remove a file there to have it made anew.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
@@ -31,7 +30,7 @@ from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import read_apt_settings
 from kimi_prov.lab.state import remove_tree
-from kimi_prov.packaging import lock_files
+from kimi_prov.packaging import lock_files, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -82,7 +81,6 @@ _HOPPER = 90
 # An index answers one request at a time slowly, and three do not harm it.
 _DOWNLOADS = 3
 TAKE = "mv .gpu/* /w/pieces/ && python3 /w/pieces/carried.py take"
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -346,33 +344,19 @@ def cut(
 
     An archive is the bytes from `start` to before `end` of all pieces in order.
     """
-    archives: list[dict[str, Any]] = []
-    pieces: list[dict[str, Any]] = []
-    piece = bytearray()
-    position = 0
-
-    def put() -> None:
-        folder = into / f"{len(pieces):02}"
-        folder.mkdir(parents=True)
-        name = f"p{len(pieces):03}"
-        (folder / name).write_bytes(piece)
-        digest = hashlib.sha256(piece).hexdigest()
-        pieces.append({"name": name, "bytes": len(piece), "sha256": digest})
-        piece.clear()
-
-    for part, path in parts:
-        start = position
-        with path.open("rb") as stream:
-            while block := stream.read(min(_BLOCK, piece_bytes - len(piece))):
-                piece += block
-                position += len(block)
-                if len(piece) == piece_bytes:
-                    put()
-        row = {"name": part.name, "to": part.to, "kinds": list(part.kinds)}
-        archives.append({**row, "start": start, "end": position})
-    if piece:
-        put()
-    return {"archives": archives, "pieces": pieces}
+    files = [(part.name, path) for part, path in parts]
+    done = pieces.cut(files, piece_bytes, lambda number: into / f"{number:02}" / f"p{number:03}")
+    archives = [
+        {
+            "name": part.name,
+            "to": part.to,
+            "kinds": list(part.kinds),
+            "start": row["start"],
+            "end": row["end"],
+        }
+        for (part, _), row in zip(parts, done.files, strict=True)
+    ]
+    return {"archives": archives, "pieces": [dict(piece) for piece in done.pieces]}
 
 
 def instructions(index: dict[str, list[dict[str, Any]]], kinds: list[str], commit: str) -> str:

@@ -62,6 +62,7 @@ def test_what_was_installed_is_told_as_a_document_and_as_text(kimi):
         ([], {}),
         (["--reboot-ok"], {"update_reboot_ok": True}),
         (["--defer-restart"], {"update_defer_restart": True}),
+        (["--bundle", "/srv/b"], {"kimi_bundle": "/srv/b"}),
     ],
 )
 def test_what_is_not_given_is_the_inventorys_to_say(kimi, words, given):

@@ -14,7 +14,6 @@ from kimi_prov.ansible import (
     apply_lock,
     gateway_hosts,
     host_settings,
-    offline,
     role_options,
     serve_units,
     switching,
@@ -26,6 +25,7 @@ from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import NoRightsError, call_sent
 from kimi_prov.catalog import loader
 from kimi_prov.facts import clock
+from kimi_prov.operate.bundle import coverage
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner import gateways
 from kimi_prov.planner.findings import Findings
@@ -126,7 +126,7 @@ class ActionModule(HostAction):
             plan = made
             document = {"kimi_document": made}
         if "bundle" in plan["site"]:
-            plan["findings"] = offline.judge_bundle(plan, facts, settings.bundle_key)
+            plan["findings"] = coverage.judge_bundle(plan, facts, settings.bundle_key)
         else:
             _check_archive(plan, facts)
         self._check_role_options({"kimi_plan": plan, "kimi_facts": facts}, locate)

@@ -118,9 +118,10 @@ def test_what_is_installed_is_not_looked_for() -> None:
 
 
 def test_weights_of_the_hub_are_told_as_missing() -> None:
-    needs = needs_of(facts(), kimi_weights_source="hf://owner/model@main")
-    assert any("hf://owner/model@main" in row for row in needs.unsupported)
-    assert needs_of(facts()).unsupported == ()
+    (weights,) = needs_of(facts(), kimi_weights_source="hf://owner/model@main").weights
+    assert weights.source == "hf://owner/model@main"
+    assert weights.folder == "weights/kimi-k2-lab/main"
+    assert needs_of(facts()).weights == ()
 
 
 def test_with_a_bundle_nothing_asks_an_index(tmp_path: Path) -> None:
