@@ -26,6 +26,7 @@ from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, DraftTrial, Format, Model, UnservedModel
 from kimi_prov.catalog.names import (
     index_rows,
+    is_cut,
     list_name_forms,
     match_cpu,
     match_gpu,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from kimi_prov.errors import UserError
 
 _T = TypeVar("_T")
+# How far the memory of a driver may lie from that of the catalogue.
+_MAX_CUT_DIFFERENCE = 0.03
 LOCKS = HERE / "locks"
 # Names the directory of a site's own rows; an environment variable, so that it reaches Ansible.
 OVERLAY = "KIMI_PROV_CATALOG"
@@ -300,10 +303,30 @@ class Catalogue:
 
         Memory distinguishes GPUs of the same name.
         """
+        if is_cut(name):
+            cut = self.find_cut_gpus(name, memory_bytes)
+            return cut[0] if len(cut) == 1 else None
         hits = self._gpu_names.get(normalize_name(name))
         if memory_bytes is None or not hits:
             return hits[0] if hits else None
         return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
+
+    def find_cut_gpus(self, name: str, memory_bytes: int | None) -> list[Gpu]:
+        """List the GPUs that a name cut by nvidia-smi may be: "NVIDIA H100 80G..." and its memory.
+
+        Of GPUs of one memory and one bandwidth, which are one card in several cases, the first.
+        """
+        start = name.rstrip(". \u2026").lower()
+        rows = [
+            row
+            for row in self.gpus
+            if any(known.lower().startswith(start) for known in row.machine_names)
+            and (memory_bytes or 0) > 0
+            and abs(row.memory_bytes - (memory_bytes or 0))
+            <= _MAX_CUT_DIFFERENCE * row.memory_bytes
+        ]
+        kinds = {(row.bandwidth_gb_s, row.compute_capability) for row in rows}
+        return rows[:1] if len(kinds) == 1 else rows
 
     def match_cpu(self, text: str) -> Cpu | None:
         """Find the processor that a seller's text names, with clock, cores or socket beside it."""

@@ -63,6 +63,11 @@ def normalize_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.+]", "", low)
 
 
+def is_cut(name: str) -> bool:
+    """Whether a name ends in dots: nvidia-smi's table cuts what is longer than its column."""
+    return name.rstrip().endswith(("...", "\u2026"))
+
+
 @cache
 def list_name_forms(name: str) -> tuple[str, ...]:
     """Return the names of a processor: in full, without its tier, only its number."""

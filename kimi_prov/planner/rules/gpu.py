@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
+from kimi_prov.catalog.names import is_cut
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.contract.sizes import format_bytes
@@ -39,10 +40,14 @@ def _check_mixed_models(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("gpu.unknown")
 def _check_unknown_gpu(context: PlanContext) -> Iterator[RuleResult]:
     if context.gpus and context.host.gpu is None:
+        name = str(get_gpu_name(context.gpus[0]))
+        cut = is_cut(name)
         yield RuleResult(
-            observed=str(get_gpu_name(context.gpus[0])),
+            observed=f"{name} (cut by nvidia-smi)" if cut else name,
             required="a card of the catalogue, for speed and power",
-            fix="add it to gpus.yaml of your own catalogue",
+            fix="add the output of nvidia-smi -L to the recording: it has the whole name"
+            if cut
+            else "add it to gpus.yaml of your own catalogue",
         )
 
 

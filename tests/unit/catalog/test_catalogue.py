@@ -366,3 +366,22 @@ def test_members_of_a_family_have_what_it_shares(name: str, vector: str, gb_s: f
     row = load_catalogue().cpu(name)
     assert (row.vector, row.bandwidth_gb_s) == (vector, gb_s)
     assert row.source
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "known"),
+    [
+        ("NVIDIA H100 80G...", 81559, "H100 SXM 80GB"),
+        ("NVIDIA H100 PCI...", 81559, "H100 PCIe 80GB"),
+        ("NVIDIA A100-SXM...", 40960, "A100 40GB"),
+        ("NVIDIA A100-SXM...", 81920, "A100 SXM 80GB"),
+        # Cards of different speed have this name and this memory.
+        ("NVIDIA GeForce ...", 24576, None),
+        ("NVIDIA H100 80G...", 0, None),
+    ],
+)
+def test_a_name_that_nvidia_smi_cut_is_told_by_the_memory(
+    name: str, mib: int, known: str | None
+) -> None:
+    row = load_catalogue().find_gpu(name, mib << 20)
+    assert (row.name if row else None) == known

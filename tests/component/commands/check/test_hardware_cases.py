@@ -1,4 +1,4 @@
-"""Recordings of real people's machines get the answer that their case calls right."""
+"""Machines, sheets and models of real people get the answer that their case calls right."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("name", cases.names("hardware"))
-def test_a_recording_of_a_real_machine_gets_the_right_answer(name: str, tmp_path: Path) -> None:
+KINDS = ("hardware", "sheet", "model")
+
+
+@pytest.mark.parametrize("name", [name for kind in KINDS for name in cases.names(kind)])
+def test_a_case_of_a_machine_gets_the_right_answer(name: str, tmp_path: Path) -> None:
     assert cases.find_faults(name, tmp_path) == []
