@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LIST = "pieces.json"
 _BLOCK = 1 << 20
 _MAX_LIST_BYTES = 64 << 20
+_NAME = re.compile(r"[a-z0-9-]{1,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class CutFile(TypedDict):
@@ -206,7 +209,10 @@ def _read_list(folder: Path) -> Cut:
     except (ValueError, KeyError, TypeError):
         pieces, plain = [], False
     else:
-        plain = all("/" not in piece["name"] and piece["bytes"] > 0 for piece in pieces)
+        plain = all(
+            _NAME.fullmatch(row["name"]) and _SHA256.fullmatch(row["sha256"]) and row["bytes"] > 0
+            for row in pieces
+        )
     if not plain:
         message = f"{folder / LIST} is no list of pieces: carry it again"
         raise DamagedError(message)

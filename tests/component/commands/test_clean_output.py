@@ -504,6 +504,7 @@ def check(_machines, folder):
     harmless(*here("check", folder / HOSTILE))
     harmless(*here("check", file, "--model", HOSTILE))
     harmless(*here("check", file, "--power-price", HOSTILE))
+    harmless(*here("check", file, "--bundle", folder / HOSTILE))
     harmless(*here("check", file, f"--{HOSTILE}"))
 
 
@@ -515,6 +516,7 @@ def bundle(_machines, folder):
     harmless(*here("bundle", sheet, *options, STEERING))
     harmless(*here("bundle", folder / HOSTILE, *options, HOSTILE))
     harmless(*here("bundle", sheet, *options, STEERING, "--os", HOSTILE, "--model", HOSTILE))
+    harmless(*here("bundle", sheet, *options, STEERING, "--pieces", HOSTILE))
 
 
 def catalog(_machines, folder):

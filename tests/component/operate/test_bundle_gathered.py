@@ -20,10 +20,13 @@ import command_line
 import pytest
 import weights_server
 import yaml
+from packaging.version import Version
+from pip_audit._format.json import JsonFormat
+from pip_audit._service import interface as audit
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.update import waiting
-from kimi_prov.operate.bundle import archive
+from kimi_prov.operate.bundle import advisories, archive
 from kimi_prov.packaging import bundles, engine_plugins
 
 if TYPE_CHECKING:
@@ -473,3 +476,16 @@ def test_a_key_and_a_system_that_nobody_knows_are_refused(made: Site, tmp_path: 
     assert (done.returncode, "--os debian-12" in done.stderr) == (ExitCode.BAD_INPUT, True)
     done = command_line.run("bundle", *words, "--os", "plan9-4")
     assert (done.returncode, "plan9-4" in done.stderr) == (ExitCode.BAD_INPUT, True)
+
+
+def test_advisories_are_read_as_pip_audit_writes_them() -> None:
+    package = audit.ResolvedDependency("jinja2", Version("2.10"))
+    fault = audit.VulnerabilityResult("PYSEC-1", "a fault", [Version("2.10.1")], set())
+    skipped = audit.SkippedDependency("tiny", "Dependency not found on PyPI")
+    write = JsonFormat(output_desc=False, output_aliases=False).format
+    rows = advisories.parse_report(write({package: [fault], skipped: []}, []))
+    expected = {"id": "PYSEC-1", "package": "jinja2", "version": "2.10", "fixed_in": ["2.10.1"]}
+    assert rows == [expected]
+    for text in (write({skipped: []}, []), "", "{}"):
+        with pytest.raises(advisories.UnknownError):
+            advisories.parse_report(text, "no route to pypi.org")
