@@ -232,6 +232,8 @@ def _add_lines(path: Path, host: str, document: TunedHost, *, write: bool) -> No
         return
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     rates = f"{best['median']:.4g} tokens/s, {now['median']:.4g} before"
+    if winner["setting"] == candidates.BY_START:
+        rates = winner["reason"] or rates
     notes = [
         f"kimi-prov tune of {day} on {host}, for {document['purpose']}: {winner['gain']:+.1%}",
         f"{rates}, {document['users']} requests at once",

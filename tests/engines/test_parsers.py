@@ -25,6 +25,8 @@ from kimi_prov.packaging.zipapp import build_zipapp
 from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
+from kimi_prov.planner.tuning import candidates
+from kimi_prov.planner.tuning.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +91,24 @@ def test_the_real_parser_accepts_what_is_planned_for_it(
         "instances"
     ][0]
     assert refusal(parser_of(version), instance["argv"], instance["env"]) is None
+
+
+@pytest.mark.parametrize("name", ["load-format", "capture-sizes"])
+def test_the_real_parser_accepts_what_a_tune_tries(
+    name: str, parser_of: Callable[[str], Path]
+) -> None:
+    """All candidates of a setting; one stands for those that differ by a number."""
+    facts = recording.read_recording(ROOT / "tests" / "data" / "recordings" / "h200-x8")
+    asked, catalogue = parse_settings({"kimi_model": "kimi-k2.5"}, host="server"), load_catalogue()
+    served = make_plan(facts, asked, catalogue)
+    subject = Subject(facts, asked, catalogue, served, "throughput", 64)
+    (setting,) = candidates.select_settings([name])
+    rows = candidates.plan_setting(setting, subject, {}, served)
+    assert rows
+    for row in rows[: 4 if name == "load-format" else 1]:
+        instance = row.plan["instances"][0]
+        home = parser_of(served["engine"]["version"])
+        assert refusal(home, instance["argv"], instance["env"]) is None, row.candidate.label
 
 
 def test_the_real_parser_refuses_what_is_dead(parser_of: Callable[[str], Path]) -> None:

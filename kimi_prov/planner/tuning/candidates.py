@@ -6,8 +6,7 @@ Held by: tests/unit/planner/tuning/test_candidates.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.facts import gpu_names
@@ -15,7 +14,9 @@ from kimi_prov.facts.host import read_host
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu
 from kimi_prov.planner.selection import search
-from kimi_prov.planner.settings.flag_names import VLLM, parse_int
+from kimi_prov.planner.settings.flag_names import VLLM
+from kimi_prov.planner.tuning import flag_candidates
+from kimi_prov.planner.tuning.candidate import Candidate, Direction, read_flag, set_flags
 from kimi_prov.planner.tuning.subject import find_obstacle
 
 if TYPE_CHECKING:
@@ -25,26 +26,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.tune import TuneRange, Variables
     from kimi_prov.planner.tuning.subject import Subject
 
-Direction = Literal["up", "down", "other"]
 _BIND = "VLLM_CPU_OMP_THREADS_BIND"
 _CHUNK = f"--{VLLM.chunk}"
 # A smaller pass reads the weights once for too few tokens of a prompt.
 _MIN_CHUNK, _MAX_CHUNK = 512, 65_536
 # Of the layouts, the best ones by their estimates.
 _MAX_LAYOUTS = 3
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Other values of some variables. `direction`: whether its number is larger than what serves.
-
-    Of one direction the nearest comes first: where it loses clearly, those behind it are left out.
-    """
-
-    setting: str
-    label: str
-    variables: Variables
-    direction: Direction = "other"
 
 
 class Planned(NamedTuple):
@@ -56,11 +43,15 @@ class Planned(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting that a tune tries: its name for --only, and what it is."""
+    """A setting that a tune tries: its name for --only, and what it is.
+
+    `by_start`: its candidates are rated by the time of their starts.
+    """
 
     name: str
     text: str
     list_values: Callable[[Subject, MachinePlan, Variables], list[Candidate]]
+    by_start: bool = False
 
 
 class LeftOut(NamedTuple):
@@ -155,7 +146,7 @@ def _list_threads(subject: Subject, plan: MachinePlan, base: Variables) -> list[
 
 def _list_chunks(subject: Subject, plan: MachinePlan, base: Variables) -> list[Candidate]:
     """Double and halve the tokens of prompts in one pass."""
-    now = _read_flag(plan, _CHUNK)
+    now = read_flag(plan, _CHUNK)
     if now is None:
         return []
     rows: list[tuple[Direction, int]] = [
@@ -168,7 +159,7 @@ def _list_chunks(subject: Subject, plan: MachinePlan, base: Variables) -> list[C
         Candidate(
             "batched-tokens",
             f"{count} tokens in one pass",
-            _set_flags(subject, base, {VLLM.chunk: count}),
+            set_flags(subject, base, {VLLM.chunk: count}),
             way,
         )
         for way, count in rows
@@ -178,11 +169,11 @@ def _list_chunks(subject: Subject, plan: MachinePlan, base: Variables) -> list[C
 
 def _list_chunking(subject: Subject, plan: MachinePlan, base: Variables) -> list[Candidate]:
     """Read each prompt in one pass, where a pass is as long as the context."""
-    now = _read_flag(plan, _CHUNK)
+    now = read_flag(plan, _CHUNK)
     on = "--enable-chunked-prefill" in plan["instances"][0]["argv"]
     if not on or now is None or now < plan["model"]["context"]:
         return []
-    flags = _set_flags(subject, base, {"enable-chunked-prefill": False})
+    flags = set_flags(subject, base, {"enable-chunked-prefill": False})
     return [Candidate("chunked-prefill", "each prompt in one pass", flags)]
 
 
@@ -197,6 +188,35 @@ def _list_formats(_: Subject, plan: MachinePlan, base: Variables) -> list[Candid
 
 def _list_layouts(subject: Subject, plan: MachinePlan, base: Variables) -> list[Candidate]:
     """Try the layouts on GPUs that rate best by their estimates."""
+    now = plan["parallel"]
+    serving = (now["tensor"], now["pipeline"], now["data"], now["decode_context"])
+    flags: dict[tuple[int, ...], Variables] = {}
+    for one in _rank_layouts(subject, plan):
+        ways, engines = one.layout[:4], one.layout[4]
+        if engines == len(plan["instances"]) and ways != serving:
+            flags.setdefault(ways, _build_layout_flags(ways))
+    return [
+        Candidate("layout", _describe_layout(ways), set_flags(subject, base, named))
+        for ways, named in list(flags.items())[:_MAX_LAYOUTS]
+    ]
+
+
+def _list_engines(subject: Subject, plan: MachinePlan, base: Variables) -> list[Candidate]:
+    """Name other numbers of engines side by side, the best by their estimates first."""
+    now = len(plan["instances"])
+    counts = dict.fromkeys(one.layout[4] for one in _rank_layouts(subject, plan))
+    if not counts and not plan["instances"][0]["gpus"]:
+        nodes = len(subject.facts["numa"]["nodes"])
+        counts = dict.fromkeys(range(2, nodes + 1))
+    return [
+        Candidate("engines", f"{_name_count(count, 'engine')}", {**base, "instances": count})
+        for count in counts
+        if count != now
+    ][:_MAX_LAYOUTS]
+
+
+def _rank_layouts(subject: Subject, plan: MachinePlan) -> list[search.Candidate]:
+    """List the layouts of vLLM on these GPUs, the best by their estimates first."""
     engine = plan["engine"]
     row = subject.catalogue.engine(engine["name"], engine["variant"], engine["version"])
     if not plan["instances"][0]["gpus"] or engine["name"] != "vllm" or row is None:
@@ -206,23 +226,11 @@ def _list_layouts(subject: Subject, plan: MachinePlan, base: Variables) -> list[
     work = Workload(row, model, plan["model"]["weights_format"])
     budgets = gpu.list_budgets(host, subject.settings, subject.catalogue, work)
     able = gpu.select_able(budgets, subject.settings, model)
-    rated = sorted(
+    return sorted(
         search.list_candidates(host, subject.settings, work, able),
         key=lambda one: one.rate(subject.purpose),
         reverse=True,
     )
-    now = plan["parallel"]
-    serving = (now["tensor"], now["pipeline"], now["data"], now["decode_context"])
-    flags: dict[tuple[int, ...], Variables] = {}
-    for one in rated:
-        tensor, pipeline, data, context, engines = one.layout
-        ways = (tensor, pipeline, data, context)
-        if engines == len(plan["instances"]) and ways != serving:
-            flags.setdefault(ways, _build_layout_flags(ways))
-    return [
-        Candidate("layout", _describe_layout(ways), _set_flags(subject, base, named))
-        for ways, named in list(flags.items())[:_MAX_LAYOUTS]
-    ]
 
 
 def _build_layout_flags(ways: tuple[int, int, int, int]) -> Variables:
@@ -245,45 +253,28 @@ def _describe_layout(ways: tuple[int, ...]) -> str:
     return ", ".join(parts) or "1 GPU a layer"
 
 
-def _set_flags(subject: Subject, base: Variables, flags: Variables) -> Variables:
-    before = base.get("engine_args") or subject.settings.engine_args
-    return {**base, "engine_args": {**before, **flags}}
-
-
-def _read_flag(plan: MachinePlan, flag: str) -> int | None:
-    argv = plan["instances"][0]["argv"]
-    return parse_int(argv[argv.index(flag) + 1]) if flag in argv[:-1] else None
-
-
-# In this order: what holds most requests first, since the others are measured under it.
+# In this order: a faster start first, since each candidate needs one; then what holds most
+# requests, since the others are measured under it.
 SETTINGS = (
+    Setting(
+        "load-format",
+        "how the engine reads its weights, by the time of its start",
+        flag_candidates.list_load_formats,
+        by_start=True,
+    ),
     Setting("requests", "requests at once (kimi_concurrency)", _list_requests),
     Setting("threads", "threads on processors (kimi_threads)", _list_threads),
     Setting("batched-tokens", "tokens of prompts in one pass", _list_chunks),
     Setting("chunked-prefill", "prompts in pieces or whole", _list_chunking),
+    Setting("capture-sizes", "sizes of captured CUDA graphs", flag_candidates.list_captures),
+    Setting("draft", "a draft model and its length", flag_candidates.list_drafts),
     Setting("cache-format", "the cache's number format (kimi_kv_dtype)", _list_formats),
+    Setting("numa", "workers bound to NUMA nodes", flag_candidates.list_bindings),
     Setting("layout", "how the model lies on the GPUs", _list_layouts),
+    Setting("engines", "engines side by side (kimi_instances)", _list_engines),
 )
-_LEFT_OUT = {
-    "capture-sizes": ("sizes of captured CUDA graphs", "this version has not measured them"),
-    "draft": (
-        "a draft model and its length",
-        "its weights come with an apply: set kimi_speculative, apply and tune again",
-    ),
-    "engines": (
-        "engines side by side, or another engine",
-        "the proxy and the installed engine change with an apply",
-    ),
-    "load-format": (
-        "how the engine reads its weights",
-        "it changes the start and no answer: kimi-prov status shows how long starts take",
-    ),
-    "numa": (
-        "NUMA nodes of the engine",
-        "they follow from the number of engines (kimi_instances), which an apply changes",
-    ),
-}
-NAMES = (*(setting.name for setting in SETTINGS), *_LEFT_OUT, "moe-kernels")
+BY_START = SETTINGS[0].name
+NAMES = (*(setting.name for setting in SETTINGS), "moe-kernels")
 
 
 def select_settings(only: Iterable[str]) -> list[Setting]:
@@ -302,6 +293,5 @@ def list_left_out(plan: MachinePlan, only: Iterable[str]) -> list[LeftOut]:
         reason = tuning["reason"]
     else:
         reason = "its tuner takes hours: ansible-playbook playbooks/tune_moe.yml"
-    rows = [LeftOut(name, text, cause) for name, (text, cause) in _LEFT_OUT.items()]
-    rows.append(LeftOut("moe-kernels", "kernels of the experts", reason))
-    return [row for row in rows if not names or row.name in names]
+    row = LeftOut("moe-kernels", "kernels of the experts", reason)
+    return [row] if not names or row.name in names else []

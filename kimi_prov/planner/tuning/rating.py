@@ -118,6 +118,12 @@ def compute_noise(measured: Measured) -> float:
     return (measured.high - measured.low) / measured.rate if measured.rate else 0.0
 
 
+def compute_start_gain(starts: Sequence[float], served: Sequence[float]) -> float:
+    """Return by which share the median start of what serves takes longer."""
+    own = statistics.median(starts)
+    return statistics.median(served) / own - 1 if own else 0.0
+
+
 def compute_gain(one: Measured, other: Measured) -> float:
     """Return by which share the median of one is above the other's."""
     return one.rate / other.rate - 1 if other.rate else 0.0

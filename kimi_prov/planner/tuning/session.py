@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Rounds of the load for what may win: the least number whose median is not an outlier.
 ROUNDS = 3
+# Starts of what is rated by them, of what serves as well: the second shows the noise.
+_STARTS = 2
 
 
 class TuneEndedError(Exception):
@@ -104,6 +106,8 @@ class Leader:
         self._best: Row | None = None
         self._longest_start_s = self._longest_round_s = self._served_s = 0.0
         self._reference: TokenChances | None = None
+        self._served_starts: list[float] = []
+        self._quickest: tuple[Row, list[float]] | None = None
         self.session: Session | None = None
 
     def lead(self) -> Session:
@@ -117,7 +121,7 @@ class Leader:
         try:
             for setting in self._settings:
                 self._try_setting(setting, session)
-            if self._best is not first:
+            if self._best is not first or self._quickest:
                 self._confirm(session)
         except TuneEndedError as ended:
             session.note = str(ended)
@@ -127,10 +131,14 @@ class Leader:
         rows = candidates.plan_setting(setting, self._subject, self._base, self._plan)
         ended: dict[str, str] = {}
         for planned in rows:
-            row = self._try(planned, ended.get(planned.candidate.direction))
+            row = self._try(
+                planned, ended.get(planned.candidate.direction), by_start=setting.by_start
+            )
             session.rows.append(row)
             direction = planned.candidate.direction
-            if row.state == "better":
+            if row.state == "better" and setting.by_start:
+                self._base, self._plan = dict(planned.candidate.variables), planned.plan
+            elif row.state == "better":
                 self._base = dict(planned.candidate.variables)
                 self._plan, self._best = planned.plan, row
                 if direction == "up":
@@ -138,7 +146,7 @@ class Leader:
             elif row.state in ("slower", "failed") and direction != "other":
                 ended[direction] = f"{row.label} was not better, and this lies behind it"
 
-    def _try(self, planned: Planned, ended: str | None) -> Row:
+    def _try(self, planned: Planned, ended: str | None, *, by_start: bool) -> Row:
         candidate = planned.candidate
         row = Row(
             candidate.setting,
@@ -152,9 +160,33 @@ class Leader:
             row.reason = planned.obstacle or ended
         elif self._left_s() < self._estimate_need_s():
             row.state, row.reason = "no time", "the time left does not hold it and the way back"
+        elif by_start:
+            self._measure_starts(row)
         else:
             self._measure_row(row)
         return row
+
+    def _measure_starts(self, row: Row) -> None:
+        """Start a candidate as often as what serves, with a round of the load after each start."""
+        while len(self._served_starts) < _STARTS:
+            done = self._run(Trial("what serves, its start", None, 1, start=True))
+            if not done.ok or done.start_s is None:
+                row.state, row.reason = "failed", f"what serves was not started: {done.reason}"
+                return
+            self._served_starts.append(done.start_s)
+        starts = []
+        for _ in range(_STARTS):
+            if self._add_rounds(row, self._make_trial(row, 1, start=True)) is None:
+                return
+            starts.append(row.start_s or 0.0)
+        best = self._quickest[1] if self._quickest else self._served_starts
+        row.gain = rating.compute_start_gain(starts, self._served_starts)
+        served_s = min(self._served_starts)
+        row.reason = f"its start takes {max(starts):.0f} s, that of what serves {served_s:.0f}"
+        if max(starts) < min(best):
+            row.state, self._quickest = "better", (row, starts)
+        else:
+            row.state = "slower" if min(starts) > max(best) else "no gain"
 
     def _estimate_need_s(self) -> float:
         """Estimate a candidate, and then what serves once more, by the longest of each so far."""
@@ -236,6 +268,9 @@ class Leader:
             return
         if session.first.measured is None:
             return
+        if best is session.first:
+            self._confirm_start(session)
+            return
         both = rating.combine(session.first.measured, again.measured)
         best.gain = rating.compute_gain(best.measured, both)
         if rating.is_better(best.measured, both):
@@ -243,6 +278,19 @@ class Leader:
         else:
             session.note = "no gain is larger than the noise: what serves stays"
             best.state = "no gain"
+
+    def _confirm_start(self, session: Session) -> None:
+        """Name the quickest start the winner where what serves is slower each time."""
+        assert self._quickest is not None  # noqa: S101 - asked for nothing else
+        assert session.again is not None  # noqa: S101
+        row, starts = self._quickest
+        served = [*self._served_starts, session.again.start_s or 0.0]
+        row.gain = rating.compute_start_gain(starts, served)
+        if max(starts) < min(served):
+            row.state, session.winner = "wins", row
+        else:
+            session.note = "no start is quicker beyond the noise: what serves stays"
+            row.state = "no gain"
 
     def _get_best(self) -> Measured:
         assert self._best is not None  # noqa: S101 - set before the first candidate

@@ -68,7 +68,7 @@ def find_obstacle(served: MachinePlan, planned: MachinePlan) -> str | None:
     if len(planned["instances"]) != len(served["instances"]):
         return f"{len(planned['instances'])} engines need another proxy: apply does that"
     same_engine = planned["engine"]["env_name"] == served["engine"]["env_name"]
-    if not same_engine or _list_weights(planned) != _list_weights(served):
+    if not same_engine or not set(_list_weights(planned)) <= set(_list_weights(served)):
         return "it needs another engine or other weights: apply installs them"
     least = served["model"]["context"]
     if planned["model"]["context"] < least:
@@ -78,13 +78,11 @@ def find_obstacle(served: MachinePlan, planned: MachinePlan) -> str | None:
     return None
 
 
-def _list_weights(plan: MachinePlan) -> list[str | None]:
+def _list_weights(plan: MachinePlan) -> list[str]:
+    """List the folders of weights that a plan reads."""
     draft, converted = plan["weights"]["draft"], plan["weights"].get("converted")
-    return [
-        plan["model"]["serve_dir"],
-        draft["dir"] if draft else None,
-        converted["dir"] if converted else None,
-    ]
+    folders = [draft["dir"] if draft else None, converted["dir"] if converted else None]
+    return [plan["model"]["serve_dir"], *filter(None, folders)]
 
 
 def _list_processes(plan: MachinePlan) -> list[tuple[object, ...]]:

@@ -84,7 +84,8 @@ class TuneRow(TypedDict, total=False):
     """The share of probability of the next tokens that moved against what serves."""
     rate: TuneRate | None
     gain: float | None
-    """Against the best so far; of the winner, against all rounds of what serves."""
+    """Against the best so far; of the winner, against all rounds of what serves. Of the setting
+    load-format it is that of the start: how much longer what serves takes."""
     rounds: list[TuneRound]
     serving: Serving | None
 

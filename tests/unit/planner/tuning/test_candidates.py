@@ -80,13 +80,52 @@ def test_a_candidate_may_not_shrink_the_context_that_clients_have() -> None:
 
 def test_what_is_left_out_has_its_reason_and_only_restricts_it() -> None:
     machine = subject(metal_facts(nodes=1, gib=64, cores=16))
-    rows = candidates.list_left_out(machine.served, [])
-    assert {row.name for row in rows} == {
-        *("capture-sizes", "draft", "engines", "load-format", "numa", "moe-kernels")
-    }
-    assert all(row.reason for row in rows)
-    assert [row.name for row in candidates.list_left_out(machine.served, ["numa"])] == ["numa"]
+    (row,) = candidates.list_left_out(machine.served, [])
+    assert row.name == "moe-kernels"
+    assert "no kernels of experts" in row.reason
+    assert candidates.list_left_out(machine.served, ["numa"]) == []
     assert [row.name for row in candidates.select_settings(["threads"])] == ["threads"]
+
+
+def test_on_gpus_loaders_of_the_lock_captures_and_bindings_are_tried() -> None:
+    facts = gpu_facts()
+    machine = subject(facts, users=32, **HUGE, context=32768)
+    assert labels(machine, "load-format") == [
+        *("weights by fastsafetensors", "weights by instanttensor"),
+        *("weights read by prefetch", "weights read by eager"),
+    ]
+    assert labels(machine, "capture-sizes") == [
+        *("graphs of up to 64 tokens", "graphs of up to 16 tokens", "graphs of up to 8 tokens"),
+    ]
+    (free,) = listed(machine, "numa")
+    assert free.obstacle is None
+    assert "--numa-bind" in machine.served["instances"][0]["argv"]
+    argv = free.plan["instances"][0]["argv"]
+    assert not [word for word in argv if word.startswith("--numa-bind")]
+    assert (
+        labels(subject(facts, **HUGE, engine_args={"enforce-eager": True}), "capture-sizes") == []
+    )
+
+
+def test_what_needs_an_apply_first_is_refused_with_its_estimate() -> None:
+    """Several engines have another proxy; a draft that is not there has no weights."""
+    machine = subject(gpu_facts(8, 183359), users=32, **HUGE, context=32768)
+    for name, words in (("engines", "need another proxy"), ("draft", "apply installs them")):
+        rows = listed(machine, name)
+        assert rows, name
+        assert all(words in (row.obstacle or "") for row in rows), name
+        assert all(candidates.estimate(row.plan, "throughput") for row in rows), name
+
+
+def test_a_draft_that_serves_is_tried_with_other_lengths_and_without() -> None:
+    draft = next(row for row in load_catalogue().drafts if "kimi-k2.5" in row.models and row.least)
+    machine = subject(gpu_facts(), users=2, **HUGE, speculative=draft.name, context=32768)
+    tokens = machine.served["speculative"]["tokens"]  # type: ignore[index]
+    rows = {row.candidate.label: row for row in listed(machine, "draft")}
+    assert list(rows)[:2] == [f"{tokens + 1} guesses a step", f"{tokens + 2} guesses a step"]
+    assert all(row.obstacle is None or "estimated" in row.obstacle for row in rows.values())
+    without = rows[f"without {draft.name}"].plan
+    assert "--speculative-config" not in without["instances"][0]["argv"]
 
 
 def test_several_engines_and_groups_are_refused_with_the_reason() -> None:

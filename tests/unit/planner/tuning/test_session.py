@@ -96,3 +96,14 @@ def test_nothing_is_tried_where_what_serves_cannot_be_measured() -> None:
     session = machine.tune()
     assert session.rows == []
     assert "none of 8 requests" in session.note
+
+
+def test_a_loader_wins_by_its_starts_beyond_their_noise() -> None:
+    machine = Machine(lambda _requests, _threads: 10.0, seconds=20.0)
+    machine.quick["weights read by eager"] = 4.0
+    session = machine.tune("load-format")
+    assert list(states(session).values()) == ["no gain", "wins"]
+    assert session.winner is not None
+    assert session.winner.variables["engine_args"] == {"safetensors-load-strategy": "eager"}
+    assert session.winner.gain == 1.5
+    assert "takes 4 s" in (session.winner.reason or "")
