@@ -28,7 +28,7 @@ _STRATEGIES = ("prefetch", "eager")
 # vLLM's largest captured batch where nobody sets one (_set_cudagraph_sizes of 0.19.1 to 0.33.0):
 # twice the requests at once, at most so many; on Blackwell for data centres twice that from 0.32.0.
 _MAX_CAPTURED = 512
-_LEAST_CAPTURED = 8
+_MIN_CAPTURED = 8
 
 
 def list_load_formats(subject: Subject, plan: MachinePlan, base: Variables) -> list[Candidate]:
@@ -100,7 +100,7 @@ def list_captures(subject: Subject, plan: MachinePlan, base: Variables) -> list[
             way,
         )
         for way, count in rows
-        if count >= _LEAST_CAPTURED
+        if count >= _MIN_CAPTURED
     ]
 
 
