@@ -148,3 +148,21 @@ def test_a_thread_that_is_bound_to_one_cpu_knows_its_node(path: Path) -> None:
     assert len(free) == 2
     alone = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n{_WHERE}"
     assert all(node >= 0 for node in json.loads(_run(alone, str(path), threads=2)))
+
+
+_BOUND = """
+import os, sys
+from pathlib import Path
+from kimi_kt_experts.kernel import Library
+kernel = Library(Path(sys.argv[1]))
+before = os.sched_getaffinity(0)
+kernel.bind([min(before)] * 3)
+assert os.sched_getaffinity(0) == before
+os.sched_setaffinity(0, {min(before)})
+print(kernel.bound_nodes())
+"""
+
+
+def test_each_thread_but_the_programs_own_is_bound(path: Path) -> None:
+    """vLLM allows all its CPUs to each."""
+    assert all(node >= 0 for node in json.loads(_run(_BOUND, str(path), threads=3)))

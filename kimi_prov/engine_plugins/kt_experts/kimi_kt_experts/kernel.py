@@ -52,6 +52,7 @@ class Library:
         self.step = self._function("step", count, where)
         self._nodes = self._function("nodes", count, count, where, count, where)
         self._where = self._function("where", None, where)
+        self._bind = self._function("bind", None, where)
         self.copy = self._function("copy", None, where, where, size, count)
         self.build = self.choose(build)
 
@@ -83,6 +84,11 @@ class Library:
         found = array("i", [-1]) * self.threads()
         self._where(found.buffer_info()[0])
         return list(found)
+
+    def bind(self, cpus: Sequence[int]) -> None:
+        """Bind each thread to one CPU, but not the caller's own."""
+        wanted = array("i", cpus)
+        self._bind(wanted.buffer_info()[0])
 
     def _function(self, name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
         found = getattr(self._library, f"kimi_experts_{name}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import torch
 
+from kimi_kt_experts import settings
 from kimi_kt_experts.checkpoint import PROJECTIONS
 from kimi_kt_experts.kernel import CHUNK, Layer, Library
 from kimi_kt_experts.refusal import Refusal
@@ -37,14 +39,33 @@ def library() -> Library:
 def _cut_over_nodes(kernel: Library) -> None:
     """Have each node's threads read weights of their own node, where threads are on several."""
     bound = kernel.bound_nodes()
+    if min(bound) < 0:
+        bound = _bind_threads(kernel)
     nodes = sorted(set(bound))
-    if len(nodes) < 2:
-        return
-    if nodes[0] < 0:
-        log.info("weights lie where they come: not each thread is bound to one CPU")
-        return
-    kernel.cut([nodes.index(node) for node in bound], nodes)
-    log.info("weights are cut over NUMA nodes %s", ",".join(map(str, nodes)))
+    if len(nodes) > 1:
+        kernel.cut([nodes.index(node) for node in bound], nodes)
+        log.info("weights are cut over NUMA nodes %s", ",".join(map(str, nodes)))
+
+
+def _bind_threads(kernel: Library) -> list[int]:
+    """Bind each thread to one CPU where they are on several nodes; give their nodes.
+
+    vLLM 0.32 allows all its CPUs to each thread, unless libgomp is preloaded.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    nodes = settings.find_nodes(cpus)
+    if len(set(nodes)) < 2 or min(nodes) < 0:
+        return []
+    if len(cpus) != kernel.threads():
+        log.info(
+            "weights lie where they come: %d threads have %d CPUs", kernel.threads(), len(cpus)
+        )
+        return []
+    kernel.bind(cpus)
+    os.sched_setaffinity(
+        0, [cpu for cpu, node in zip(cpus, nodes, strict=True) if node == nodes[0]]
+    )
+    return nodes
 
 
 class Experts(Layer):

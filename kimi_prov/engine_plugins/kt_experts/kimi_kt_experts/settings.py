@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kimi_kt_experts.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MODES = ("native", "kt", "vllm", "off")
 DENSE = ("bf16", "int8")
@@ -104,6 +104,16 @@ def _all_nodes(sys_nodes: Path) -> tuple[int, ...]:
     except OSError:
         return (0,)
     return nodes[: max(n for n in POOLS if n <= len(nodes))]
+
+
+def find_nodes(cpus: Sequence[int], sys_nodes: Path = _NODES) -> list[int]:
+    """Give by CPU its NUMA node, below zero where that is not known."""
+    of = {
+        cpu: int(folder.name.removeprefix("node"))
+        for folder in sys_nodes.glob("node[0-9]*")
+        for cpu in parse_list((folder / "cpulist").read_text())
+    }
+    return [of.get(cpu, -1) for cpu in cpus]
 
 
 def core_cpus(node: int, allowed: set[int] | None = None, sys_nodes: Path = _NODES) -> set[int]:

@@ -292,16 +292,17 @@ int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int to
     return 0;
 }
 
-/* Read memory by the same threads: what a layer's speed is held against. */
+/* Read memory by the same threads: what a layer's speed is held against. Who is done takes more, as
+ * where weights are computed. */
 int64_t kimi_experts_read(const uint8_t *from, int64_t bytes) {
+    enum { PIECE = 1 << 18 };
     int64_t found = 0;
-#pragma omp parallel reduction(+ : found)
-    {
-        const int me = omp_get_thread_num(), threads = omp_get_num_threads();
-        const int64_t begin = bytes / 256 * me / threads, end = bytes / 256 * (me + 1) / threads;
-        const int64_t *at = (const int64_t *)(from + begin * 256);
+#pragma omp parallel for schedule(dynamic, 1) reduction(+ : found)
+    for (int64_t begin = 0; begin < bytes; begin += PIECE) {
+        const int64_t *at = (const int64_t *)(from + begin);
+        const int64_t lines = (bytes - begin < PIECE ? bytes - begin : PIECE) / 256;
         int64_t sums[32] = {0};
-        for (int64_t i = begin; i < end; i++, at += 32) {
+        for (int64_t i = 0; i < lines; i++, at += 32) {
             __builtin_prefetch(at + 1024);
             __builtin_prefetch(at + 1032);
             __builtin_prefetch(at + 1040);

@@ -38,8 +38,11 @@ static struct dense_job product(const struct run *run, const uint8_t *weights, i
     return found;
 }
 
-static void quantise_token(const struct dense_job *job, int token) {
-    kimi_build->dense->quantise(job, token, 0, dense_groups(job->columns));
+/* Each thread makes some groups of the tokens int8. */
+static void quantise(const struct run *run, const struct dense_job *job, int me) {
+    const int groups = dense_groups(job->columns);
+    MINE(i, job->tokens *groups)
+    kimi_build->dense->quantise(job, (int)(i / groups), (int)(i % groups), (int)(i % groups) + 1);
 }
 
 /* Blocks that stay near a core together where AMX takes them for many tokens. */
@@ -74,45 +77,42 @@ static void attention(struct run *run, const struct layer *layer, int me) {
                                        work->normed, work->query);
     const struct dense_job o = product(run, layer->o, hidden, values, work->attended, step->hidden);
 
-    MINE(t, tokens) {
-        build->norm(step, layer, work, (int)t, 0);
-        quantise_token(&qkv, (int)t);
-    }
+    MINE(t, tokens) build->norm(step, layer, work, (int)t, 0);
+    kimi_meet(me, run->threads);
+    quantise(run, &qkv, me);
     share_blocks(run, 0, me, &qkv);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     multiply(run, 0, me, &qkv);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     MINE(t, tokens) {
         build->latent(step, layer, work, (int)t);
-        quantise_token(&q, (int)t);
+        kimi_build->dense->quantise(&q, (int)t, 0, dense_groups(step->q_rank));
     }
     share_blocks(run, 1, me, &q);
     share(run, 2, me, heads, 1);
     share(run, 3, me, items, 1);
     share(run, 4, me, heads, 1);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     multiply(run, 1, me, &q);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     TAKE(piece, 2)
     for (int t = 0; t < tokens; t++)
         build->absorb(step, layer, work, t, kimi_cut(heads, node) + piece);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     TAKE(piece, 3) {
         const int item = kimi_cut(items, node) + piece, at = item / work->splits;
         build->attend(step, layer, work, at / groups, at % groups, item % work->splits);
     }
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     TAKE(piece, 4)
     for (int t = 0; t < tokens; t++)
         build->value(step, layer, work, t, kimi_cut(heads, node) + piece);
-#pragma omp barrier
-    MINE(i, tokens * dense_groups(values))
-    kimi_build->dense->quantise(&o, (int)(i / dense_groups(values)), (int)(i % dense_groups(values)),
-                                (int)(i % dense_groups(values)) + 1);
+    kimi_meet(me, run->threads);
+    quantise(run, &o, me);
     share_blocks(run, 5, me, &o);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     multiply(run, 5, me, &o);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
 }
 
 /* Add the shared expert's rows and the routed ones', rounded as vLLM's own path rounds them. */
@@ -134,11 +134,11 @@ static void experts(struct run *run, const struct layer *layer, const struct den
     int pieces[NODES], node = 0;
     kimi_slices(layer->experts, layer->expert_count, hidden, layer->expert_width, slices);
     share_blocks(run, 8, me, down);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     if (!me)
         kimi_sort_places(&run->job, run->work.ids, run->first, run->place, run->active, run->fill);
     multiply(run, 8, me, down);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     struct job mine = run->job;
     mine.own = &own;
     /* Few tokens: small parts that spread evenly. Many: each brings a tile together once. */
@@ -148,9 +148,9 @@ static void experts(struct run *run, const struct layer *layer, const struct den
         pieces[k] = mine.active_count * (kimi_cut(units, k + 1) - kimi_cut(units, k));
     kimi_share(9, me, run->threads, pieces);
     share(run, 10, me, count, each);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     TAKE(piece, 9) kimi_gate_up(&mine, slices, units, node, piece);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     TAKE(piece, 10) {
         const struct range rows = kimi_range(count, each, node, piece);
         mine.slice = slices[node];
@@ -158,7 +158,7 @@ static void experts(struct run *run, const struct layer *layer, const struct den
         add_rows(run, layer, rows.begin * ROWS, rows.end * ROWS);
     }
     kimi_build->finish();
-#pragma omp barrier
+    kimi_meet(me, run->threads);
 }
 
 static void feed_forward(struct run *run, const struct layer *layer, int me) {
@@ -176,23 +176,23 @@ static void feed_forward(struct run *run, const struct layer *layer, int me) {
             run->job.top_k = layer->top_k;
         }
         share(run, 7, me, layer->expert_count / ROWS, 1);
-#pragma omp barrier
     }
-    MINE(t, tokens) {
-        build->norm(step, layer, work, (int)t, 1);
-        quantise_token(&up, (int)t);
-        if (layer->experts)
-            kimi_build->quantise(&run->job, (int)t, 0, hidden / GROUP);
-    }
+    MINE(t, tokens) build->norm(step, layer, work, (int)t, 1);
+    kimi_meet(me, run->threads);
+    quantise(run, &up, me);
+    if (layer->experts)
+        MINE(i, tokens * (hidden / GROUP))
+        kimi_build->quantise(&run->job, (int)(i / (hidden / GROUP)), (int)(i % (hidden / GROUP)),
+                             (int)(i % (hidden / GROUP)) + 1);
     share_blocks(run, 6, me, &up);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     if (layer->experts)
         TAKE(piece, 7) {
             const int from = (kimi_cut(layer->expert_count / ROWS, node) + piece) * ROWS;
             build->route(step, layer, work, from, from + ROWS);
         }
     multiply(run, 6, me, &up);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     /* The dense products share one place for their inputs: those of `up` have been read. */
     MINE(i, tokens * groups) {
         build->activate(layer, work, (int)(i / groups), (int)(i % groups));
@@ -204,9 +204,9 @@ static void feed_forward(struct run *run, const struct layer *layer, int me) {
         return;
     }
     share_blocks(run, 8, me, &down);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
     multiply(run, 8, me, &down);
-#pragma omp barrier
+    kimi_meet(me, run->threads);
 }
 
 static int64_t largest(int64_t a, int64_t b) { return a > b ? a : b; }

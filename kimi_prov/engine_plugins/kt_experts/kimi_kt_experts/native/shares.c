@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "shares.h"
 
+#include <immintrin.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,6 +79,51 @@ void kimi_experts_where(int32_t *found) {
         const int bound = !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1;
         found[omp_get_thread_num()] = bound && !syscall(SYS_getcpu, &cpu, &node, 0) ? (int32_t)node : -1;
     }
+}
+
+/* Bind each thread to its CPU, but not the first: that is the program's own, which starts others. */
+void kimi_experts_bind(const int32_t *cpus) {
+#pragma omp parallel
+    {
+        const int me = omp_get_thread_num();
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(cpus[me], &set);
+        if (me)
+            sched_setaffinity(0, sizeof set, &set);
+    }
+}
+
+/* Few threads count at one place, and the last of them for all at the next: no place is everybody's. */
+/* Some hundred microseconds, in turns of waiting: longer than a layer's threads ever differ. */
+enum { TOGETHER = 8, PATIENCE = 20000 };
+static struct meeting {
+    int count;
+    char apart[124];
+} meetings[THREADS / TOGETHER], all_meetings, turn, asleep;
+
+void kimi_meet(int me, int threads) {
+    const int before = __atomic_load_n(&turn.count, __ATOMIC_RELAXED), at = me / TOGETHER;
+    const int groups = (threads + TOGETHER - 1) / TOGETHER, left = threads - at * TOGETHER;
+    if (__atomic_add_fetch(&meetings[at].count, 1, __ATOMIC_ACQ_REL) == (left < TOGETHER ? left : TOGETHER)) {
+        __atomic_store_n(&meetings[at].count, 0, __ATOMIC_RELAXED);
+        if (__atomic_add_fetch(&all_meetings.count, 1, __ATOMIC_ACQ_REL) == groups) {
+            __atomic_store_n(&all_meetings.count, 0, __ATOMIC_RELAXED);
+            __atomic_store_n(&turn.count, before + 1, __ATOMIC_SEQ_CST);
+            if (__atomic_load_n(&asleep.count, __ATOMIC_SEQ_CST))
+                syscall(SYS_futex, &turn.count, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+            return;
+        }
+    }
+    for (int i = 0; i < PATIENCE; i++) {
+        if (__atomic_load_n(&turn.count, __ATOMIC_ACQUIRE) != before)
+            return;
+        _mm_pause();
+    }
+    __atomic_fetch_add(&asleep.count, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&turn.count, __ATOMIC_ACQUIRE) == before)
+        syscall(SYS_futex, &turn.count, FUTEX_WAIT_PRIVATE, before, 0, 0, 0);
+    __atomic_fetch_sub(&asleep.count, 1, __ATOMIC_SEQ_CST);
 }
 
 void kimi_share(int which, int me, int threads, const int *pieces) {

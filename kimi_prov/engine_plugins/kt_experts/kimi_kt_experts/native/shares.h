@@ -41,6 +41,10 @@ static inline struct range kimi_range(int count, int each, int node, int piece) 
     return found;
 }
 
+/* Wait until all `threads` of the caller's have come here. Who waits long sleeps, so that others get the
+ * core; unlike OpenMP's barrier, no system call is made where nobody does. */
+void kimi_meet(int me, int threads);
+
 /* One node for as many threads as the caller's OpenMP has, unless nodes were set. */
 void kimi_see_threads(void);
 /* Give each thread its share of its node's pieces: thread `me` of `threads` gives, and all have theirs
