@@ -48,6 +48,12 @@ def count_int8_params(a: Architecture) -> int:
     return count_attention_params(a) - a.layers * taken_apart + _count_packed_params(a) + head
 
 
+def count_step_copies(a: Architecture) -> int:
+    """Count the bytes of kv_b_proj and the routers, which a step in one call holds again."""
+    split = a.layers * a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
+    return _BF16 * (split + (a.layers - a.dense_layers) * a.experts * a.hidden)
+
+
 def count_other_params(a: Architecture) -> int:
     """Count routers, shared experts, dense layers, norms, embeddings and head.
 

@@ -48,6 +48,7 @@ class EngineChoice:
     `provisioned`: whether `apply` can install it; else it is planned and not installed.
     `experts`: the backend of 4-bit experts without a GPU; None where no plugin is needed.
     `dense`: how that plugin holds the other weights.
+    `over_nodes`: whether one engine takes all NUMA nodes, its weights cut over them.
     `preferred`: the engine that the planner would choose by itself; `because`: the reason.
     `on_gpus`: vLLM on the GPUs, by which the choice was made; None without GPUs. `interpreter`: the
     bundled build of Python; None for the machine's own. `python_reason`: why that one. `beside`:
@@ -65,6 +66,7 @@ class EngineChoice:
     because: str
     experts: ExpertBackend | None = None
     dense: Dense = "bf16"
+    over_nodes: bool = False
     on_gpus: AllOnGpus | None = None
     interpreter: Interpreter | None = None
     python_reason: str = ""

@@ -122,8 +122,7 @@ def report_backend(
             else "set kimi_experts to auto",
         )
     if backend == "kt":
-        faster = requested is None and "vllm" in backends.supported
-        faster = faster and _has_room_for_vllm_experts(host, catalogue, work)
+        faster = "vllm" in backends.supported and _has_room_for_vllm_experts(host, catalogue, work)
         _report_kt_kernel(host, findings, faster=faster)
 
 
@@ -163,6 +162,29 @@ def choose_dense_format(
     return "bf16"
 
 
+def list_spans(
+    host: Host,
+    settings: Settings,
+    catalogue: Catalogue,
+    work: Workload,
+    backend: ExpertBackend | None,
+) -> list[bool]:
+    """List whether an engine may be on one NUMA node, and over all: the own kernel cuts weights.
+
+    Of weights in int8 each node then reads its part, all at once. Those in bf16 are vLLM's, on one
+    node: so over all nodes only where none holds the engine.
+    """
+    apart = not settings.auto("instances") and int(settings.instances) > 1
+    if backend != "native" or len(host.nodes) < 2 or settings.hosts_per_model > 1 or apart:
+        return [False]
+    size = _count_engine_bytes(catalogue, work)
+    usable = [numa.count_usable_bytes(node) for node in host.nodes]
+    if size > max(usable):
+        return [True]
+    even = size <= min(usable) * len(usable)
+    return [False, True] if work.dense == "int8" and even else [False]
+
+
 def describe_backend(backend: ExpertBackend) -> str:
     """Describe the backend for the plan's `engine.reason`."""
     return {
@@ -184,23 +206,38 @@ def count_resident_bytes(
     return round(routed * catalogue.format(RESIDENT_FORMATS[backend]).expert_bytes)
 
 
-def count_saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
-    """Return the bytes saved by int8 in place of bf16, on each of `hosts` that share weights."""
+def count_saved_bytes(
+    dense: Dense, backend: ExpertBackend | None, model: Model, hosts: int = 1
+) -> int:
+    """Return the bytes saved by int8 in place of bf16, on each of `hosts` that share weights.
+
+    The own kernel holds some weights again for steps in one call, which one host alone has.
+    """
     if dense == "bf16":
         return 0
-    return round(model_bytes.count_int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
+    saved = round(model_bytes.count_int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
+    if backend == "native" and hosts == 1:
+        saved -= model_bytes.count_step_copies(model.architecture)
+    return saved
 
 
 def measure_slices(
-    host: Host, catalogue: Catalogue, backend: ExpertBackend | None, model: Model
+    host: Host,
+    catalogue: Catalogue,
+    backend: ExpertBackend | None,
+    model: Model,
+    *,
+    over_nodes: bool = False,
 ) -> ExpertSlices | None:
-    """Return how the experts are on nodes: kt-kernel's in equal slices, others in one piece."""
+    """Return how the experts are on nodes: in slices, or in one piece."""
     size = count_resident_bytes(catalogue, backend, model)
     if backend is None or size is None:
         return None
-    count = numa.count_pools(host, model.architecture.expert_width) if backend == "kt" else 1
+    count = len(host.nodes) if over_nodes else 1
+    if backend == "kt":
+        count = numa.count_pools(host, model.architecture.expert_width)
     loading = _count_loading_bytes(catalogue, backend, model)
-    return ExpertSlices(size, count, loading, on_one_node=backend == "native")
+    return ExpertSlices(size, count, loading, on_one_node=backend == "native" and not over_nodes)
 
 
 def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
@@ -269,13 +306,7 @@ def _find_unsupported_reason(
     needs = catalogue.format(RESIDENT_FORMATS[backend]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
-    if backend == "native":
-        # Its threads and memory are on one node, with the whole engine; kt-kernel slices.
-        fits = len(host.nodes) < 2 or any(
-            _count_engine_bytes(catalogue, work) <= numa.count_usable_bytes(n) for n in host.nodes
-        )
-        return None if fits else "no NUMA node holds the whole engine, and it computes on one"
-    if backend == "vllm":
+    if backend in ("native", "vllm"):
         return None
     assert plugin is not None, "asked without a plugin"  # noqa: S101
     return _find_kt_kernel_reason(host, catalogue, plugin, model, python)
@@ -299,7 +330,7 @@ def _count_engine_bytes(catalogue: Catalogue, work: Workload) -> int:
     """Return the bytes of an engine with the own kernel's experts and the smallest cache."""
     size = count_resident_bytes(catalogue, "native", work.model) or 0
     beside = model_bytes.count_plain_bytes(work.model.architecture, work.weights_format)
-    beside -= count_saved_bytes(work.dense, work.model)
+    beside -= count_saved_bytes(work.dense, "native", work.model)
     return size + beside + work.engine.overhead_bytes + GIB
 
 

@@ -49,15 +49,18 @@ def list_budgets(
     routed = expert_backend.count_resident_bytes(catalogue, choice.experts, model)
     hosts = settings.hosts_per_model
     resident = cpu.count_resident_bytes(model, choice.weights_format, routed, hosts)
-    resident -= expert_backend.count_saved_bytes(choice.dense, model, hosts)
-    slices = expert_backend.measure_slices(host, catalogue, choice.experts, model)
+    resident -= expert_backend.count_saved_bytes(choice.dense, choice.experts, model, hosts)
+    slices = expert_backend.measure_slices(
+        host, catalogue, choice.experts, model, over_nodes=choice.over_nodes
+    )
     least = resident + choice.engine.overhead_bytes + GIB
     counts = [1]
+    apart = hosts == 1 and not choice.over_nodes
     if choice.experts == "kt":
         expert_backend.check_instances(settings, findings)
-    elif hosts == 1 and settings.auto("instances"):
+    elif apart and settings.auto("instances"):
         counts = numa.list_copies(host, least, settings.concurrency)
-    elif hosts == 1:
+    elif apart:
         counts = [numa.check_copies(host, int(settings.instances), least, findings)]
     return [cpu.make_budget(host, settings, work, resident, slices, count) for count in counts]
 

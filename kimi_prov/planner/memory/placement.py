@@ -50,6 +50,8 @@ def choose_placements(
         return (numa.place_gpu_workers(host, near, resident, can_bind=can_bind),) * count
     if count > 1:
         return numa.place_on_nodes(host, count)
+    if choice.over_nodes:
+        return (numa.place_over_nodes(host),)
     return (numa.place_engine(host, resident, findings),)
 
 

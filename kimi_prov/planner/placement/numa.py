@@ -87,10 +87,14 @@ def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placeme
         node = max(fitting or host.nodes, key=lambda n: (len(n.primary), -n.id))
         _report_small_node(host, findings)
         return _bind_to_node(node)
-    every = tuple(node.id for node in host.nodes)
+    return place_over_nodes(host)
+
+
+def place_over_nodes(host: Host) -> Placement:
+    """Give an engine all nodes; memory that nobody binds is interleaved over them."""
     return Placement(
         _make_interleave(host),
-        every,
+        tuple(node.id for node in host.nodes),
         format_list(host.cpus),
         _choose_kernel_cores(host.primary),
     )

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
+from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.engine import expert_backend
+from kimi_prov.planner.placement import numa
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.throughput import prediction
 
@@ -32,8 +34,10 @@ def _check_dense(context: PlanContext) -> Iterator[RuleResult]:
     elif choice.experts in ("native", "kt") and settings.auto("dense_weights"):
         now = context.plan["throughput"].get("single_tok_s", {}).get("expected")
         then = _estimate_int8_speed(context) if now else None
-        if now and then:
-            less = expert_backend.count_saved_bytes("int8", context.model, settings.hosts_per_model)
+        if now and then and then > now:
+            less = expert_backend.count_saved_bytes(
+                "int8", choice.experts, context.model, settings.hosts_per_model
+            )
             yield RuleResult(
                 severity="info",
                 observed=f"bf16: {now:g} tokens/s expected for one request",
@@ -46,13 +50,21 @@ def _check_dense(context: PlanContext) -> Iterator[RuleResult]:
 
 def _estimate_int8_speed(context: PlanContext) -> float | None:
     """Return tokens a second of one request with int8; None without an estimate."""
+    choice, where, budget = replace(context.choice, dense="int8"), context.place, context.budget
+    work = Workload(choice.engine, context.model, choice.weights_format, "int8")
+    spans = expert_backend.list_spans(
+        context.host, context.settings, context.catalogue, work, choice.experts
+    )
+    # Of several requests each node gets its own; one request gets all nodes.
+    if spans[0] or (spans[-1] and context.settings.concurrency == 1):
+        where, budget = numa.place_over_nodes(context.host), replace(budget, instances=1)
     speeds = prediction.make_document(
         context.host,
         context.settings,
         context.model,
-        replace(context.choice, dense="int8"),
-        context.budget,
-        context.place,
+        choice,
+        budget,
+        where,
         prediction.Beside(bool(context.plan["ram_disk"]["enabled"])),
     )
     speed: float | None = speeds["single_tok_s"]["expected"]

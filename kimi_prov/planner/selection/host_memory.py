@@ -1,9 +1,9 @@
 """Chooses by search what has weights in host memory: engines on processors, and hybrids.
 
 On processors every expert backend that the machine supports is tried with every number of engines,
-each on a NUMA node of its own; in a hybrid, fewer GPUs than there are. Not tried: other numbers of
-threads, whose cost was measured and is a rule (two cores stay free), and other formats of weights,
-which change answers and are the inventory's choice.
+each on a NUMA node of its own, and with one over all nodes; in a hybrid, fewer GPUs than there are.
+Not tried: other numbers of threads, whose cost was measured and is a rule (two cores stay free),
+and other formats of weights, which change answers and are the inventory's choice.
 
 Decides: NUMA nodes, thread pools and instances (how many engines, and whose kernel).
 Applied by: roles/serve.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.planner.decisions import OutsideGpus
+from kimi_prov.planner.decisions import OutsideGpus, Workload
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import budgets, gpu, placement
@@ -72,9 +72,12 @@ def _list_rows(
     rows = []
     for backend in backends.able or (None,):
         dense = expert_backend.choose_dense_format(settings, backend, Findings())
-        one, notes = replace(choice, experts=backend, dense=dense), Findings()
-        ways = budgets.list_budgets(host, settings, model, one, catalogue, notes)
-        rows += [_Row(one, budget, notes) for budget in ways]
+        work = Workload(choice.engine, model, choice.weights_format, dense)
+        for over in expert_backend.list_spans(host, settings, catalogue, work, backend):
+            one = replace(choice, experts=backend, dense=dense, over_nodes=over)
+            notes = Findings()
+            ways = budgets.list_budgets(host, settings, model, one, catalogue, notes)
+            rows += [_Row(one, budget, notes) for budget in ways]
     least = gpu.count_least_tokens(settings, model)
     able = [row for row in rows if row.budget.kv_tokens_one >= least]
     return able or [max(rows, key=lambda row: row.budget.kv_tokens_one)]

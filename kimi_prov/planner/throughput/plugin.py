@@ -5,9 +5,11 @@ cores with AMX and one NUMA node, 2026-11-20 to 27, models cut to a few layers o
 dimensions). The parts of a step are added up, with constants from these rows:
 
     step  = loop + layers x operations + bf16 weights / stream of the node that holds them
-            + weights in int8 / (1.5 x stream)
+            + weights in int8 / own rate
             + expert layers x experts (+ hand-over, with kt-kernel)
-    experts by the own kernel = bytes / (1.5 x stream) + weights x tokens x each / threads
+    step in one call = loop + layers x waits + all weights / own rate of all nodes
+            + cache / own rate of the node that holds it + positions x layers x each / threads
+    experts by the own kernel = bytes / own rate of its nodes + weights x tokens x each / threads
     experts by kt-kernel = the larger of bytes / (0.9 x stream of all nodes with a slice)
             and (weights of distinct experts x first + weights x tokens x each) / threads
     experts by vLLM      = bytes / stream
@@ -15,12 +17,16 @@ dimensions). The parts of a step are added up, with constants from these rows:
 The own kernel reads weights in int8 as it reads its experts. A prompt counts as in bf16, although
 one of 512 tokens was 1.4 times as fast in int8.
 
+The own rate is 1.5 times what a streaming test writes and reads, but no more than the kernel's
+share of what can be read of the channels' theoretical rate.
+
 A range is as wide as the largest error of a row. Its low end also leaves out the gain of a second
 node, and assumes the slowest way without AVX512: neither was measured.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -51,11 +57,23 @@ AVX2_FACTORS: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
 # The own kernel reads and does not write, so it reaches more than a triad.
 _KT_KERNEL_STREAM_SHARE = 0.9
 _OWN_KERNEL_STREAM_SHARE = 1.5
+# Of the channels' theoretical rate a kernel for experts was seen to read this share: 1.45 of 1.69
+# TB/s on two Xeon 6980P (the catalogue's row of that processor). The own kernel reaches 0.86 of
+# what the same threads read (tests/data/recordings/own-kernel/layer.json).
+READ_OF_THEORY: Final = 0.85
+_OWN_KERNEL_READ_SHARE = 0.86
+# Requests that a step in one call takes; more are computed layer by layer.
+_ONE_CALL_REQUESTS = 64
 # Picoseconds that a core of the own kernel takes to multiply a weight with one token.
 _OWN_EACH_PS: Final = {"amx": 8.5, "avx512": 14.0, "arm": 14.0, "avx2": 30.0}
 # Seconds of a step: the scheduler's loop, a layer's small operations, a layer's two hand-overs
 # between vLLM's threads and the pools.
 _LOOP_S, _LAYER_S, _HAND_OVER_S = 2.9e-3, 0.8e-3, 2.4e-3
+# Seconds of a layer in one call in which nothing is read: 1.16 ms of four layers (step-parts.json
+# beside layer.json). Seconds that a core takes for a position of the cache in a layer: 16 cores
+# took 0.35 ms for 1,000; AVX2 alone took 6 times as long as AVX512 on one core of an EPYC.
+_WAITS_S = 0.3e-3
+_POSITION_S: Final = {"amx": 5.6e-6, "avx512": 5.6e-6, "arm": 5.6e-6, "avx2": 34e-6}
 # GFLOP/s of a core on a prompt with AMX: bf16 weights, and vLLM's own 4-bit experts. Without AMX it
 # is lower by the ratio that the fitted rows of other engines show.
 _BF16_GFLOPS, _OWN_GFLOPS = 280.0, 212.0
@@ -74,8 +92,9 @@ class Layout:
     """The threads and NUMA nodes on which the engine runs.
 
     `threads` compute experts on `nodes` NUMA nodes (kt-kernel's pools, or vLLM's own threads). Each
-    node streams `node_gb_s`. `engine_threads` are vLLM's, on the one node with its weights. Of
-    these weights, `int8_params` are kept in int8.
+    node streams `node_gb_s` and reads at most `read_gb_s`. `engine_threads` are vLLM's, on the one
+    node with its weights. Of these weights, `int8_params` are kept in int8. `one_call`: the own
+    kernel computes a step's layers in one call, all weights cut over its nodes.
     """
 
     backend: ExpertBackend
@@ -86,6 +105,15 @@ class Layout:
     vector: Literal["avx2", "avx512", "amx", "arm"] = "amx"
     kernel_times: float = 1.0
     int8_params: float = 0.0
+    read_gb_s: float = math.inf
+    one_call: bool = False
+
+    @property
+    def own_gb_s(self) -> float:
+        """What the own kernel reads of one node."""
+        return min(
+            _OWN_KERNEL_STREAM_SHARE * self.node_gb_s, _OWN_KERNEL_READ_SHARE * self.read_gb_s
+        )
 
 
 def estimate_speed(
@@ -129,14 +157,21 @@ def estimate_decode(model: ModelShape, layout: Layout, serving: Serving) -> Part
 def estimate_step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
     """Estimate the seconds of a step that gives each running request a token, without prompts."""
     batch = serving.running
-    cache = batch * (serving.input_tokens + serving.output_tokens / 2)
-    size = (model.always_params - layout.int8_params) * serving.weights.rest
-    size += layout.int8_params * INT8_BYTES / _OWN_KERNEL_STREAM_SHARE
-    size += cache * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
-    dense = Parts(
-        latency=_estimate_overhead(model, layout), bandwidth=size / (layout.node_gb_s * 1e9)
-    )
-    return dense + estimate_experts(model, layout, serving, batch).times(model.moe_layers)
+    positions = batch * (serving.input_tokens + serving.output_tokens / 2)
+    cache = positions * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
+    plain = (model.always_params - layout.int8_params) * serving.weights.rest
+    packed = layout.int8_params * INT8_BYTES
+    experts = estimate_experts(model, layout, serving, batch).times(model.moe_layers)
+    if layout.one_call and batch <= _ONE_CALL_REQUESTS:
+        latency = _LOOP_S + _WAITS_S * model.layers
+        read = (plain + packed) / layout.nodes + cache
+        attended = model.layers * positions * _POSITION_S[layout.vector] / layout.threads
+        return experts + Parts(
+            latency=latency, bandwidth=read / (layout.own_gb_s * 1e9), kernel=attended
+        )
+    nodes = layout.nodes if layout.backend == "native" else 1
+    read = (plain + cache) / layout.node_gb_s + packed / (nodes * layout.own_gb_s)
+    return experts + Parts(latency=_estimate_overhead(model, layout), bandwidth=read / 1e9)
 
 
 def estimate_prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
@@ -159,9 +194,10 @@ def estimate_experts(model: ModelShape, layout: Layout, serving: Serving, tokens
     if layout.backend == "vllm":
         return Parts(bandwidth=read)
     if layout.backend == "native":
+        read = touched * serving.weights.cpu_expert / (layout.nodes * layout.own_gb_s * 1e9)
         each = _OWN_EACH_PS[layout.vector] * 1e-12 / layout.threads
         met = tokens * model.experts_per_token * model.params_per_expert
-        return Parts(bandwidth=read / _OWN_KERNEL_STREAM_SHARE, kernel=met * each)
+        return Parts(bandwidth=read, kernel=met * each)
     read /= _KT_KERNEL_STREAM_SHARE
     met = tokens * model.experts_per_token * model.params_per_expert
     alone = tokens * model.experts_per_token <= _MIN_MATRIX_TOKENS * model.experts
@@ -202,8 +238,8 @@ def _take_one_node(layout: Layout) -> Layout:
 def _list_cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     """List the layout at worst, as expected, and at best."""
     one = _take_one_node(layout)
-    # kt-kernel binds a pool to each node; vLLM's pages and threads are on the nodes by chance.
-    likely = layout if layout.backend == "kt" else one
+    # Both kernels' threads read their own nodes; vLLM's pages and threads are on them by chance.
+    likely = one if layout.backend == "vllm" else layout
     if layout.vector != "avx2":
         return one, likely, layout
     return (

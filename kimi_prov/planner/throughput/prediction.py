@@ -393,7 +393,7 @@ def make_plugin_layout(
     if backend is None or cpu is None:
         return None
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
-    from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
+    from kimi_prov.planner.throughput.plugin import READ_OF_THEORY, Layout  # noqa: PLC0415
 
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
     own = max(1, len(parse_list(placement.threads)))
@@ -406,6 +406,8 @@ def make_plugin_layout(
         node_gb_s=stream / max(1, len(host.nodes)),
         vector=cpu.vector,
         int8_params=packed,
+        read_gb_s=cpu.bandwidth_gb_s * READ_OF_THEORY / max(1, len(host.nodes)),
+        one_call=backend == "native" and choice.dense == "int8",
     )
 
 
