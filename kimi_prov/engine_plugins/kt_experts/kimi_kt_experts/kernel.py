@@ -96,7 +96,32 @@ class Library:
         return found
 
 
-class Layer:
+class Held:
+    """Memory of the kernel's, in huge pages where there are some, given back with its holder."""
+
+    def __init__(self, kernel: Library, size: int, what: str) -> None:
+        """Take `size` bytes for `what`."""
+        self._kernel, self.size = kernel, size
+        self._weights = kernel.new(size)
+        if not self._weights:
+            raise Refusal(f"no memory for {what}", f"{size / 1e9:.2f} GB")
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        if getattr(self, "_weights", None):
+            self._kernel.free(self._weights, self.size)
+
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return int(self._weights)
+
+    def read(self) -> None:
+        """Read all its bytes: what the speed of computing with them is held against."""
+        self._kernel.read(self._weights, self.size)
+
+
+class Layer(Held):
     """The experts of one layer, or a rank's slice of each, in the kernel's form."""
 
     def __init__(
@@ -113,33 +138,15 @@ class Layer:
         """
         experts, hidden, whole = sizes
         width = whole // part[1]
-        self._kernel = kernel
         self._sizes = (experts, hidden, width)
-        self.size: int = kernel.bytes(*self._sizes)
-        self._weights = kernel.new(self.size)
-        if not self._weights:
-            raise Refusal("no memory for a layer of experts", f"{self.size / 1e9:.1f} GB")
+        super().__init__(kernel, kernel.bytes(*self._sizes), "a layer of experts")
         rows = array("Q", addresses)
         kernel.pack(self._weights, *self._sizes, whole, part[0] * width, rows.buffer_info()[0])
-
-    def __del__(self) -> None:
-        """Give the memory back."""
-        if getattr(self, "_weights", None):
-            self._kernel.free(self._weights, self.size)
-
-    @property
-    def address(self) -> int:
-        """Where the weights are."""
-        return int(self._weights)
 
     @property
     def name(self) -> str:
         """Which build computes, for the log."""
         return f"the own kernel for {self._kernel.build}"
-
-    def read(self) -> None:
-        """Read all the layer's bytes: what its speed is held against."""
-        self._kernel.read(self._weights, self.size)
 
     def compute(
         self,
@@ -157,28 +164,14 @@ class Layer:
             raise MemoryError(f"no memory to compute {tokens} tokens")
 
 
-class Dense:
+class Dense(Held):
     """A dense matrix in int8, with a scale for each row and group of 128 columns."""
 
     def __init__(self, kernel: Library, address: int, rows: int, columns: int) -> None:
         """Lay a matrix out, from bf16 in rows at `address`."""
-        self._kernel = kernel
         self.rows, self.columns = rows, columns
-        self.size: int = kernel.dense_bytes(rows, columns)
-        self._weights = kernel.new(self.size)
-        if not self._weights:
-            raise Refusal("no memory for a dense matrix", f"{self.size / 1e9:.2f} GB")
+        super().__init__(kernel, kernel.dense_bytes(rows, columns), "a dense matrix")
         kernel.dense_pack(self._weights, rows, columns, address)
-
-    def __del__(self) -> None:
-        """Give the memory back."""
-        if getattr(self, "_weights", None):
-            self._kernel.free(self._weights, self.size)
-
-    @property
-    def address(self) -> int:
-        """Where the weights are."""
-        return int(self._weights)
 
     def compute(self, tokens: int, hidden: int, out: int, crossover: int = DENSE_CROSSOVER) -> None:
         """Multiply so many tokens; addresses of bf16, both in rows."""
@@ -186,31 +179,14 @@ class Dense:
         if self._kernel.dense_run(self._weights, *sizes, hidden, out, crossover):
             raise MemoryError(f"no memory to compute {tokens} tokens")
 
-    def read(self) -> None:
-        """Read all the matrix's bytes: what its speed is held against."""
-        self._kernel.read(self._weights, self.size)
 
-
-class Rows:
+class Rows(Held):
     """Rows of any numbers as they are, each on the node whose threads read it."""
 
     def __init__(self, kernel: Library, address: int, size: int, count: int) -> None:
         """Copy `size` bytes, which are `count` things one after the other."""
-        self._kernel, self.size = kernel, size
-        self._weights = kernel.new(size)
-        if not self._weights:
-            raise Refusal("no memory for a matrix", f"{size / 1e9:.2f} GB")
+        super().__init__(kernel, size, "a matrix")
         kernel.copy(self._weights, address, size, count)
-
-    def __del__(self) -> None:
-        """Give the memory back."""
-        if getattr(self, "_weights", None):
-            self._kernel.free(self._weights, self.size)
-
-    @property
-    def address(self) -> int:
-        """Where they are."""
-        return int(self._weights)
 
 
 def takes_dense(rows: int, columns: int) -> bool:
