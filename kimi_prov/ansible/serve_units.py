@@ -82,6 +82,8 @@ def render(plan: MachinePlan, options: Options) -> Units:
     environment.filters["unit_protection"] = protection.format_unit_lines
     first = unit_names.get_engine_unit(plan["instances"][0])
     group = plan.get("group")
+    kept = plan.get("prepared_weights")
+    prepared = kept["dir"] if kept else None
     template = environment.get_template(f"{unit_names.find_shared_file(first)}.j2").render(
         kimi_plan=plan,
         group=group,
@@ -91,6 +93,8 @@ def render(plan: MachinePlan, options: Options) -> Units:
         start_limit_interval_s=options.start_limit_interval_s,
         on_gpus=any(instance["gpus"] for instance in plan["instances"]),
         gpu_module=protection.GPU_MODULE,
+        # An engine starts without the folder too, and loads in the ordinary way.
+        prepared=[f"-{prepared}"] if prepared else [],
         loopback=protection.LOOPBACK,
         permanent=EXIT_PERMANENT,
         runtime_directory=Path(paths.GROUP_RUN).name,

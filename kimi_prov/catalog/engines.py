@@ -13,7 +13,7 @@ from kimi_prov.catalog.versions import parse_version
 
 @dataclass(frozen=True)
 class Plugin:
-    """A package of this project inside an engine's environment, and the formats that it adds."""
+    """A package of this project inside an engine's environment, and the formats that it serves."""
 
     name: PathName
     version: PathName
@@ -41,6 +41,7 @@ class Engine(Row):
     benchmarks/kernels/benchmark_moe.py in the sources of this version. `messages_api`: whether it
     answers Anthropic's API at /v1/messages, None where its sources were not read for that. `nvcc`:
     whether its locks have CUDA's compiler, by which it can build kernels on the machine.
+    `prepared`: the plugin of prepared weights, with the formats in which they are prepared.
     """
 
     name: PathName
@@ -71,6 +72,7 @@ class Engine(Row):
     gpu_overhead_bytes: int = 0
     gpu_graphs_bytes: int = 0
     plugin: Plugin | None = None
+    prepared: Plugin | None = None
     moe_tuner_sha256: str | None = None
     messages_api: bool | None = None
     nvcc: bool = False

@@ -37,6 +37,8 @@ TOOLS = f"{ROOT}/tools"
 PYTHONS = f"{TOOLS}/python"
 CACHE = f"{ROOT}/cache"
 TUNED = f"{ROOT}/tuned"
+# What engines keep of their weights for their next start.
+PREPARED = f"{ROOT}/prepared"
 # CUDA kernels of KTransformers, assembled when it is installed.
 KT_CUDA = f"{CACHE}/kt-cuda"
 # Accounts, chats and uploads of the web UI; and its environments, with a link to the one in use.
@@ -339,7 +341,7 @@ LIVING = (
 UNHASHED = (FORWARD_PROXY, APT_PROXY, WEB_SECRETS)
 
 # Our folders in ROOT, without the weights and the web UI's data.
-IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, WEB_ENVS, OFFLINE, TRANSFER)
+IN_ROOT = (ENGINES, ENGINE, RAM, LIB, TOOLS, CACHE, TUNED, PREPARED, WEB_ENVS, OFFLINE, TRANSFER)
 
 # Homes of the users that exist only since later versions, whose records do not have them.
 LATER_HOMES = {WEB_USER: WEB, ACME_USER: "/nonexistent"}

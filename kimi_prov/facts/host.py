@@ -221,7 +221,8 @@ class Host:
     `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
     per second. `node_bytes`: the sum that the NUMA nodes report. `models`: existing directories of
     weights, and their bytes. `engine_envs`: installed engines,
-    and `web_envs` web UIs. `interfaces` and `rdma` are empty if not probed (`network_known`).
+    and `web_envs` web UIs. `interfaces` and `rdma` are empty if not probed
+    (`network_known`).
     """
 
     facts: Facts

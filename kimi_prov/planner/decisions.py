@@ -42,6 +42,14 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """Whether the engine keeps its own slices of the weights in files, and why."""
+
+    enabled: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class EngineChoice:
     """The engine, the format that it reads, and the path of its environment.
 
@@ -71,12 +79,16 @@ class EngineChoice:
     interpreter: Interpreter | None = None
     python_reason: str = ""
     beside: OutsideGpus | None = None
+    prepared: Prepared = Prepared(enabled=False, reason="")
 
     @property
     def locks(self) -> list[str]:
         """The locks of the environment."""
-        plugin = self.engine.plugin if self.experts else None
-        return [self.lock, *([plugin.lock_name] if plugin else [])]
+        plugins = (
+            self.engine.plugin if self.experts else None,
+            self.engine.prepared if self.prepared.enabled else None,
+        )
+        return [self.lock, *[plugin.lock_name for plugin in plugins if plugin]]
 
     @property
     def layout_reason(self) -> str:

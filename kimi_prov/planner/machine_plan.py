@@ -15,7 +15,7 @@ from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import remediation, rules, web
 from kimi_prov.planner.decisions import ServedModel
-from kimi_prov.planner.engine import expert_backend, moe_tuning, speculative
+from kimi_prov.planner.engine import expert_backend, moe_tuning, prepared, speculative
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.hosts import groups, site
 from kimi_prov.planner.memory import budgets, checks, hybrid, offload, placement
@@ -57,7 +57,12 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.lifecycle import UpgradePlan
     from kimi_prov.contract.documents.plan.service import BackendPlan, MetricsPlan, WebUiPlan
     from kimi_prov.contract.documents.plan.software import ControlFiles, DriverPlan, SitePlan
-    from kimi_prov.contract.documents.plan.weights import DiskPlan, PageCachePlan, WeightsPlan
+    from kimi_prov.contract.documents.plan.weights import (
+        DiskPlan,
+        PageCachePlan,
+        PreparedWeightsPlan,
+        WeightsPlan,
+    )
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import (
         BoundMemory,
@@ -110,6 +115,7 @@ class _Layout(NamedTuple):
     checkpoint: Weights
     converted: ConvertedExperts | None
     tmpfs: RamDisk
+    prepared: PreparedWeightsPlan
 
     @property
     def files_dir(self) -> str:
@@ -150,6 +156,7 @@ class _SharedSections(NamedTuple):
     model: ModelPlan
     group: GroupPlan | None
     weights: WeightsPlan
+    prepared: PreparedWeightsPlan
     instances: list[InstancePlan]
     power: PowerPlan | None
     warm: PageCachePlan
@@ -232,7 +239,9 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
     flags = command.merge_flags(proposed, settings, names, findings)
     converted = conversion.choose_conversion(settings, model, choice, checkpoint, flags, findings)
     tmpfs = ram_disk.choose_ram_disk(
-        host, settings, checkpoint, bound, findings, converted=converted
+        *(host, settings, checkpoint, bound, findings),
+        converted=converted,
+        prepared=choice.prepared.enabled,
     )
     machine = offload.Machine(host, choice, budget, tmpfs)
     moved = offload.choose_offload(machine, settings, catalogue, model, findings)
@@ -240,7 +249,8 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
         proposed, flags = proposed | offload.make_flags(moved), flags | offload.make_flags(moved)
         budget = offload.add_to_budget(budget, moved)
         bound = placement.measure_bound_memory(host, budget, places)
-    return _Layout(budget, places, bound, proposed, flags, checkpoint, converted, tmpfs)
+    files = prepared.make_document(choice, settings, checkpoint, budget, flags)
+    return _Layout(budget, places, bound, proposed, flags, checkpoint, converted, tmpfs, files)
 
 
 def _choose_access(
@@ -266,7 +276,11 @@ def _choose_access(
 def _plan_disk(
     subject: _Subject, software: _Software, layout: _Layout, access: _Access, findings: Findings
 ) -> _Disk:
-    others = disk.OtherFiles(software.draft, layout.converted, access.page)
+    # `auto` takes no room that is not there: the engine writes them where there is some.
+    always = subject.settings.prepared_weights == "on"
+    others = disk.OtherFiles(
+        *(software.draft, layout.converted, access.page), layout.prepared if always else None
+    )
     return _Disk(
         *disk.make_document(
             subject.host,
@@ -303,7 +317,11 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
     to_convert = conversion.make_fetch_document(converted, settings)
     waits = timeouts.make_environment(choice, settings, checkpoint)
     slots = [
-        replace(slot, environment={**slot.environment, **waits})
+        replace(
+            slot,
+            flags={**slot.flags, **prepared.make_flags(layout.prepared, slot.index)},
+            environment={**slot.environment, **waits},
+        )
         for slot in groups.make_slots(group, settings, access.backends, on_cpu=not host.gpu_bytes)
     ]
     return _SharedSections(
@@ -311,12 +329,16 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
         shown,
         groups.make_document(group, settings, digest),
         weights.make_document(settings, checkpoint, draft, to_convert),
+        layout.prepared,
         [
             command.make_instance(host, choice, layout.budget, place, layout.flags, slot, served)
             for place, slot in zip(layout.places, slots, strict=True)
         ],
         make_power_document(host, catalogue),
-        ram_disk.make_page_cache_document(tmpfs, host, checkpoint, layout.bound.total, converted),
+        ram_disk.make_page_cache_document(
+            *(tmpfs, host, checkpoint, layout.bound.total, converted),
+            prepared=choice.prepared.enabled,
+        ),
         site.make_document(settings, host),
     )
 
@@ -349,6 +371,7 @@ def _make_sections(found: _Decided, predicted: ThroughputPlan, findings: Finding
         "power": power,
         "ram_disk": ram_disk.make_document(tmpfs, host, layout.files_dir, shared.warm),
         "warm": shared.warm,
+        "prepared_weights": shared.prepared,
         "disk": found.disk.room,
         "upgrade": _make_upgrade_section(settings, found.disk.frees),
         "tuning": system.choose_tuning(host, on_cpu=not host.gpu_bytes),

@@ -46,6 +46,7 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
     "nvidia_repo_key_fingerprint": None,
     "nvidia_driver_version": "auto",
     "group_address": None,
+    "prepared_weights": "off",
 }
 # Subjects of findings about what root does, or about a machine of one's own.
 _NOT_THERE = frozenset(

@@ -87,7 +87,7 @@ def missing(
     defaults = {(row.name, row.variant): row for row in reversed(engines)}
     for row in defaults.values():
         locks = [row.lock_name(python).removesuffix(".txt") for python in PYTHONS]
-        locks += [f"{row.plugin.name}-{row.plugin.version}"] if row.plugin else []
+        locks += [f"{one.name}-{one.version}" for one in (row.plugin, row.prepared) if one]
         found += [
             f"{name}: it is a default of the catalogue"
             for name in locks

@@ -31,11 +31,11 @@ class CleanedHost(TypedDict, total=False):
     """What can still be restored."""
 
 
-CleanKind = Literal["environment", "python", "weights"]
+CleanKind = Literal["environment", "python", "weights", "prepared"]
 
 
 class CleanItem(TypedDict):
-    """A folder that nothing uses."""
+    """A folder, or a file that was put aside, that nothing uses."""
 
     kind: CleanKind
     path: str

@@ -244,6 +244,8 @@ def _compare_weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: 
 
     def compared() -> list[Difference]:
         found = list(weights.list_differences(before, read=read, told=seen.weights_from))
+        if before.get("prepared_dir"):
+            found.extend(weights.list_prepared_differences(paths.locate(before["prepared_dir"])))
         if paths.locate(layout.CONVERT).exists():
             config = convert.Config.load(str(paths.locate(layout.CONVERT)))
             if not convert.read_verified(config):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import select
+import stat
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,10 +22,11 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.on_host.weights import stage
+from kimi_prov.on_host.weights import prepared, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 # From where the bytes of a folder were read.
 DISK = "disk"
@@ -79,6 +82,36 @@ def list_differences(
     for folder in list_folders(applied):
         if folder.manifest is not None:
             yield from _compare_folder(folder.path, folder.manifest, told, read=read)
+
+
+def list_prepared_differences(folder: Path) -> Iterator[Difference]:
+    """Compare a folder of prepared weights with what the role made and the engine wrote.
+
+    The engine itself checks every byte of a file when it copies it.
+    """
+    try:
+        about = folder.stat()
+    except FileNotFoundError:
+        yield Difference("drift.prepared", str(folder), "a folder", ABSENT, trace=Trace(gone=True))
+        return
+    expected = f"{layout.USER} {prepared.MODE:04o}"
+    observed = f"{_find_user(about.st_uid)} {stat.S_IMODE(about.st_mode):04o}"
+    if observed != expected:
+        trace = Trace(path=str(folder))
+        yield Difference("drift.prepared", str(folder), expected, observed, trace=trace)
+    for row in prepared.list_files(folder):
+        path = str(row.path)
+        if row.aside:
+            fix = "kimi-prov clean INVENTORY"
+            state = "put aside: damaged, or of another layout"
+            yield Difference("drift.prepared", path, "as written", state, fix, Trace(path=path))
+
+
+def _find_user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _hash_file(path: str) -> str | None:

@@ -27,7 +27,7 @@ from kimi_prov.on_host.probe.software import Packages
 from kimi_prov.on_host.system import files, kept_state, plans, started, units
 from kimi_prov.on_host.system.applied_record import SCHEMA, amend, read, write
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.weights import manifest
+from kimi_prov.on_host.weights import manifest, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -302,7 +302,9 @@ def _describe_weights(paths: Paths, plan: Plan) -> dict[str, Any] | None:
     weights = plan.get("weights")
     converted = plan.get("conversion") or (weights and weights.get("converted"))
     draft = weights and weights.get("draft")
+    folder = prepared.get_folder(plan)
     return {
+        **({"prepared_dir": folder} if folder else {}),
         "model": model["name"],
         "revision": model["revision"],
         "format": model.get("weights_format"),

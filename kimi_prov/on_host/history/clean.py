@@ -1,4 +1,4 @@
-"""`clean [--remove]`: what no restorable version needs: weights, environments, pythons.
+"""`clean [--remove]`: what no restorable version needs: environments, pythons, weights.
 
 A restorable version is the plan in place, or an entry of the history with its files.
 
@@ -20,9 +20,10 @@ from kimi_prov.on_host.history import entries, open_switch
 from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import count_disk_bytes, read_text
+from kimi_prov.on_host.weights import prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from kimi_prov.contract.documents.clean import CleanedHost, CleanItem, CleanKind
@@ -58,7 +59,27 @@ def list_unneeded(paths: Paths) -> list[CleanItem]:
             for path in _list_folder(model)
             if _find_owner_name(paths, path) not in weights
         ]
-    return found
+    return found + _list_prepared(paths, {prepared.get_folder(plan) for plan in found_plans})
+
+
+def _list_prepared(paths: Paths, needed: Collection[str | None]) -> list[CleanItem]:
+    """List folders of prepared weights that no version needs, and the damaged files of others."""
+    items: list[CleanItem] = []
+    for folder in prepared.list_folders(paths):
+        if _find_owner_name(paths, folder) not in needed:
+            items.append(_describe_item(paths, "prepared", folder, f"prepared {folder.name}"))
+            continue
+        items.extend(
+            {
+                "kind": "prepared",
+                "path": _find_owner_name(paths, row.path),
+                "bytes": row.bytes,
+                "of": f"damaged {row.path.name}",
+            }
+            for row in prepared.list_files(folder)
+            if row.aside
+        )
+    return items
 
 
 def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:

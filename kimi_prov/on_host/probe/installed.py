@@ -90,7 +90,8 @@ def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -
         "web_envs": sorted(pages),
         "web_pythons": _list_bundled_pythons(pages),
         "web_link": _read_link(machine, paths.WEB_ENV),
-        "models": _list_models(machine),
+        "models": _list_folders(machine, f"{paths.MODELS}/*/*"),
+        "prepared": _list_folders(machine, f"{paths.PREPARED}/*"),
         "models_verified": [
             os.path.dirname(path)
             for path in machine.glob(f"{paths.MODELS}/*/*/{paths.MODEL_VERIFIED}")
@@ -223,11 +224,11 @@ def _list_restorable_environments(machine: Machine) -> list[str]:
     return sorted(found)
 
 
-def _list_models(machine: Machine) -> list[ModelFacts]:
-    """Return the bytes that each model takes on the disk, unfinished downloads included."""
+def _list_folders(machine: Machine, pattern: str) -> list[ModelFacts]:
+    """Return the bytes that each folder takes on the disk, unfinished files included."""
     return [
         {"dir": path, "disk_bytes": count_disk_bytes(machine.path(path))}
-        for path in machine.glob(f"{paths.MODELS}/*/*")
+        for path in machine.glob(pattern)
         if os.path.isdir(machine.path(path))
     ]
 

@@ -17,9 +17,9 @@ _MAX_COUNT = 1 << 20
 
 def read_served(document: object) -> ServedFacts | None:
     """Read what a plan chose, each value held to its type; None where it is no plan."""
-    model, engine, parallel, memory, speed = (
+    model, engine, parallel, memory, speed, prepared = (
         _read_section(document, name)
-        for name in ("model", "engine", "parallel", "memory", "throughput")
+        for name in ("model", "engine", "parallel", "memory", "throughput", "prepared_weights")
     )
     instances = document.get("instances") if isinstance(document, dict) else None
     by = _read_word(_read_section(document, "experts").get("by"))
@@ -39,6 +39,7 @@ def read_served(document: object) -> ServedFacts | None:
         "instances": len(instances),
         "concurrency": _read_count(speed.get("concurrency")),
         "requests": _read_requests(instances[0]),
+        "prepared": prepared.get("enabled") is True,
         "gpu_share": share if isinstance(share, float) and 0 < share <= 1 else None,
         "experts": "kt" if by == "kt-kernel" else by,
     }

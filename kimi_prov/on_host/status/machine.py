@@ -29,6 +29,7 @@ from kimi_prov.on_host.update import waiting
 from kimi_prov.on_host.watchdog import bundles
 from kimi_prov.on_host.watchdog import state as watched
 from kimi_prov.on_host.web import status as page
+from kimi_prov.on_host.weights import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -296,13 +297,11 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
     state = status.decide_state(rests, own, down=bool(down), wakes=wakes)
-    detail: str = state
-    if down:
-        detail = "not active: " + ", ".join(down)
-    elif rests:
+    detail: str = "not active: " + ", ".join(down) if down else state
+    if rests and not down:
         what = "; a client asks: it starts" if wakes else f": {status.FIX}"
         detail = stop_state.describe(rests) + what
-    elif group:
+    elif group and not down:
         state, detail = _describe_rank(group, state, serves=serves)
     return {
         "ok": not down
@@ -321,6 +320,7 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
         "versions": _read_versions(paths, plan),
         "model": _build_model(plan["model"]),
         "ram_disk": _build_ram_disk(plan),
+        "prepared_weights": prepared.build_status(paths, plan),
         "disks": measure_disks(paths),
         "port": port,
         "web": page.build_document(paths, web, states.get(unit_names.WEB, {})) if web else None,

@@ -60,6 +60,11 @@ DEFINITIONS = (
         "Weights are not as they were verified",
         "the model's manifest and the mark .kimi-verified",
     ),
+    _define(
+        "prepared",
+        "Prepared weights are not as an engine left them",
+        "owner and mode of their folder, and the files that the engine put aside",
+    ),
     Definition(
         "drift.planned_otherwise",
         title="`apply` would decide {key} otherwise today",

@@ -169,6 +169,16 @@ DEFINITIONS = (
         concerns="deployment",
     ),
     Definition(
+        "weights.prepared",
+        title="Weights are prepared, and what that gains here was not measured",
+        severities=("blocker", "info"),
+        source="kimi_prov/engine_plugins/prepared, and the ways of loading that "
+        "kimi_prov/catalog/engines.yaml has",
+        remedy="setting",
+        concerns="deployment",
+        titles={"impossible": "This plan cannot keep prepared weights"},
+    ),
+    Definition(
         "weights.source_missing",
         title="Where the weights come from is not said: kimi_weights_source is not set, and "
         "{model} has no repository of its own",

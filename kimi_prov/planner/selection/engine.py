@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
-from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
+from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter, prepared
 from kimi_prov.planner.findings import SHOW_HOST_CPU, Findings
 from kimi_prov.planner.memory import gpu, layouts
 from kimi_prov.planner.selection import host_memory, search, served
@@ -62,10 +62,8 @@ def choose_engine(
     weights_format = formats.choose_format(settings, model)
     on_gpus = _plan_all_on_gpus(host, settings, catalogue, model, weights_format)
     best, because = _choose_preferred(host, catalogue, model, weights_format, on_gpus)
-    reason = because
     name = best if settings.auto("engine") else str(settings.engine)
-    if name != best:
-        reason = f"the planner would have chosen {best}: {reason}"
+    reason = because if name == best else f"the planner would have chosen {best}: {because}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
         _report_no_gpu(host, catalogue, findings)
         # Go on, so that other faults of the machine are reported too.
@@ -91,6 +89,7 @@ def choose_engine(
         on_gpus=on_gpus,
         interpreter=build,
         python_reason=python_reason,
+        prepared=prepared.choose_prepared(settings, catalogue, work, python.version, findings),
     )
     if on_gpus is None or choice.hybrid:
         own = _migrate_flags(host, settings, catalogue, work, Findings())

@@ -144,6 +144,9 @@ def _parse_off_or_text(value: object, occurrence: Occurrence, base: Path | None)
 
 def _parse_choice(value: object, occurrence: Occurrence, _base: Path | None) -> str:
     allowed = occurrence.variable.choices + (("auto",) if occurrence.variable.auto else ())
+    if "on" in allowed and str(value).lower() in ("true", "false"):
+        # YAML reads a bare on and off so, and -e turns that into text.
+        return "off" if _is_off(value) else "on"
     if isinstance(value, str) and value in allowed:
         return str(value)
     for refused, reason, fix in occurrence.variable.refused:

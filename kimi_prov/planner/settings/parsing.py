@@ -53,6 +53,7 @@ Auto = Literal[
     "speculative_tokens",
     "start_timeout_s",
     "request_body_max",
+    "prepared_weights",
     "nvidia_driver_version",
     "slurm_gres",
     "slurm_conda",
@@ -98,6 +99,7 @@ class Settings:
     bucket_endpoint: str | None
     bucket_region: str | None
     ram_disk: Literal["auto", "always", "never"]
+    prepared_weights: Literal["auto", "on", "off"]
     instances: int | Literal["auto"]
     kv_dtype: Literal["bf16", "fp8", "auto"]
     port: int

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.contract.documents.plan.service import WebUiPlan
-    from kimi_prov.contract.documents.plan.weights import DiskPlan
+    from kimi_prov.contract.documents.plan.weights import DiskPlan, PreparedWeightsPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import ConvertedExperts, DraftPlan, EngineChoice, Weights
     from kimi_prov.planner.findings import Findings
@@ -32,11 +32,12 @@ _NO_ROOM_FOR_BOTH = (
 
 @dataclass(frozen=True)
 class OtherFiles:
-    """Files beside the weights and the engine: `draft` and `page` are sections of the plan."""
+    """Files beside the weights and the engine; all but `converted` are sections of the plan."""
 
     draft: DraftPlan | None = None
     converted: ConvertedExperts | None = None
     page: WebUiPlan | None = None
+    prepared: PreparedWeightsPlan | None = None
 
 
 def make_document(
@@ -76,13 +77,22 @@ def make_document(
     }
     if page and page["env_name"] not in host.web_envs:
         missing[paths.WEB_ENVS] = page_bytes
+    prepared_bytes = beside.prepared["bytes"] if beside.prepared else 0
+    if beside.prepared and beside.prepared["dir"]:
+        folders = host.facts["kimi"].get("prepared") or []
+        there = sum(f["disk_bytes"] for f in folders if f["dir"] == beside.prepared["dir"])
+        missing[paths.PREPARED] = max(0, prepared_bytes - there)
     used = {*parts, *([draft["dir"]] if draft else [])}
     others = {where: size for where, size in host.models.items() if where not in used}
     frees = _check_space(host, missing, shares, findings, others, in_place=in_place)
     room: DiskPlan = {
         "path": paths.ROOT,
-        "required_bytes": weights_bytes + engine_bytes + page_bytes + _RESERVE_BYTES,
-        "mounts_for": list_mounts(host),
+        "required_bytes": weights_bytes
+        + engine_bytes
+        + page_bytes
+        + prepared_bytes
+        + _RESERVE_BYTES,
+        "mounts_for": list_mounts(host, prepared=choice.prepared.enabled),
     }
     return room, frees
 
@@ -147,11 +157,11 @@ def _check_space(
     return frees
 
 
-def list_mounts(host: Host) -> list[str]:
+def list_mounts(host: Host, *, prepared: bool) -> list[str]:
     """Return the paths whose file systems a unit has to wait for, and the targets of their links.
 
     systemd also considers the parents of a path, but follows no link.
     """
-    places = (paths.ENGINES, paths.MODELS)
+    places = (paths.ENGINES, paths.MODELS, *([paths.PREPARED] if prepared else []))
     links = {path: real for row in host.filesystems for path, real in row.linked}
     return [*places, *(links[path] for path in places if path in links)]

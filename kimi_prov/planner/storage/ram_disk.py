@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 _CONVERTED = "the experts are read from the converted files, once; most of the weights are not read"
+_PREPARED = (
+    "the engine reads its prepared weights, and the checkpoint only where they are not there yet"
+)
 _MIB = 1 << 20
 
 
@@ -33,6 +36,7 @@ def choose_ram_disk(
     findings: Findings,
     *,
     converted: ConvertedExperts | None = None,
+    prepared: bool = False,
 ) -> RamDisk:
     """Choose a tmpfs only where memory holds the weights in it and the engine beside it.
 
@@ -55,6 +59,8 @@ def choose_ram_disk(
         return _make_disabled("the inventory says never (kimi_ram_disk)")
     if setting == "auto" and converted is not None:
         return _make_disabled(_CONVERTED)
+    if setting == "auto" and prepared:
+        return _make_disabled(_PREPARED)
     if setting == "auto" and not fits:
         short = (
             "a NUMA node does not hold its part"
@@ -114,6 +120,8 @@ def make_page_cache_document(
     weights: Weights,
     engine_bytes: int,
     converted: ConvertedExperts | None,
+    *,
+    prepared: bool = False,
 ) -> PageCachePlan:
     """Make the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
 
@@ -123,6 +131,8 @@ def make_page_cache_document(
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
     if converted is not None:
         return {"enabled": False, "reason": _CONVERTED}
+    if prepared:
+        return {"enabled": False, "reason": _PREPARED}
     if weights.size_bytes > host.memory_bytes - host.reserve_bytes:
         return {"enabled": False, "reason": "the weights are larger than memory"}
     kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))

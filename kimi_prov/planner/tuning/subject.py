@@ -81,8 +81,8 @@ def find_obstacle(served: MachinePlan, planned: MachinePlan) -> str | None:
 def _list_weights(plan: MachinePlan) -> list[str]:
     """List the folders of weights that a plan reads."""
     draft, converted = plan["weights"]["draft"], plan["weights"].get("converted")
-    folders = [draft["dir"] if draft else None, converted["dir"] if converted else None]
-    return [plan["model"]["serve_dir"], *filter(None, folders)]
+    rows = (draft, converted, plan.get("prepared_weights"))
+    return [plan["model"]["serve_dir"], *[row["dir"] for row in rows if row and row["dir"]]]
 
 
 def _list_processes(plan: MachinePlan) -> list[tuple[object, ...]]:

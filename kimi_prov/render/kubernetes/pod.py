@@ -214,7 +214,10 @@ def adapt_to_image(plan: MachinePlan, settings: Settings) -> MachinePlan:
         "port": pod.ENGINE_PORT if pod.is_proxied(plan) else pod.PORT,
         "numactl": instance["numactl"] if placed else [],
     }
-    return {**plan, "engine": engine, "instances": [changed]}
+    adapted: MachinePlan = {**plan, "engine": engine, "instances": [changed]}
+    # A pod keeps none: its image has no plugin for them.
+    adapted.pop("prepared_weights", None)
+    return adapted
 
 
 def _make_path_rewriter(plan: MachinePlan) -> Any:  # noqa: ANN401

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.group import GroupPlan
     from kimi_prov.contract.documents.plan.service import ProxyPlan
     from kimi_prov.contract.documents.plan.software import SkippedTuning, TuningPlan
+    from kimi_prov.contract.documents.plan.weights import PreparedWeightsPlan
 
 _LABEL = 14
 
@@ -51,6 +52,7 @@ def format_plan(document: MachinePlan) -> str:
         *_format_row("RAM disk", "no" if not ram["enabled"] else format_bytes(ram["size_bytes"])),
         *_format_row("", ram["reason"]),
         *_format_row("page cache", warm["reason"] if warm["enabled"] else None),
+        *_format_row("prepared", _describe_prepared(document.get("prepared_weights"))),
         *_format_row(
             "disk",
             f"{format_bytes(document['disk']['required_bytes'])} below {document['disk']['path']}",
@@ -95,6 +97,15 @@ def _format_instance(instance: InstancePlan) -> list[str]:
 
 def _format_command(instance: InstancePlan) -> str:
     return shlex.join([*instance["numactl"], *instance["argv"]])
+
+
+def _describe_prepared(kept: PreparedWeightsPlan | None) -> str | None:
+    """Describe what engines keep of their weights, or why they keep none; None for older plans."""
+    if kept is None:
+        return None
+    if not kept["enabled"]:
+        return f"no: {kept['reason']}"
+    return f"{format_bytes(kept['bytes'])} (estimated) below {kept['dir']}: {kept['reason']}"
 
 
 def _describe_engine(engine: EnginePlan) -> str:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
         RestStatus,
         StartEstimate,
     )
-    from kimi_prov.contract.documents.status.machine import GroupStatus, PortStatus, VersionsStatus
+    from kimi_prov.contract.documents.status.machine import (
+        GroupStatus,
+        PortStatus,
+        PreparedStatus,
+        VersionsStatus,
+    )
     from kimi_prov.contract.documents.status.monitor import MetricsStatus, MonitorStatus
 
 
@@ -300,6 +305,14 @@ def _format_units(host: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _format_prepared(kept: PreparedStatus | None) -> list[str]:
+    if not kept or not kept["planned"]:
+        return []
+    aside = f", {kept['put_aside']} DAMAGED put aside" if kept["put_aside"] else ""
+    files = f"{kept['files']} files, {format_bytes(kept['bytes'])}{aside}"
+    return format_entry("prepared weights", files if kept["files"] or aside else "none yet")
+
+
 def _format_space(host: Mapping[str, Any]) -> list[str]:
     memory, ram = host["memory"], host["ram_disk"]
     mounted = ram["mounted"]
@@ -310,7 +323,11 @@ def _format_space(host: Mapping[str, Any]) -> list[str]:
     )
     available, total = memory["host_available_bytes"], memory["host_total_bytes"]
     free = f"{format_bytes(available)} of {format_bytes(total)} available"
-    lines = [*format_entry("RAM disk", f"{disk}: {ram['reason']}"), *format_entry("memory", free)]
+    lines = [
+        *format_entry("RAM disk", f"{disk}: {ram['reason']}"),
+        *_format_prepared(host.get("prepared_weights")),
+        *format_entry("memory", free),
+    ]
     for row in host.get("disks") or ():
         full = ", FULL" if is_nearly_full(row["free_bytes"], row["size_bytes"]) else ""
         told = f"{format_bytes(row['free_bytes'])} of {format_bytes(row['size_bytes'])} free{full}"

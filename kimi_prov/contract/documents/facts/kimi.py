@@ -26,6 +26,8 @@ class KimiFacts(TypedDict, total=False):
     """Whether a switch to another version was begun and has not ended."""
     models: list[ModelFacts]
     models_verified: list[str]
+    prepared: list[ModelFacts]
+    """What engines keep of their weights for their next start."""
     ram_disk_mounted: bool | None
     user: bool | None
     proxy_user: bool | None
@@ -64,7 +66,7 @@ class KimiFacts(TypedDict, total=False):
 
 
 class ModelFacts(TypedDict):
-    """A model on the disk."""
+    """A folder of weights on the disk."""
 
     dir: str
     disk_bytes: Whole
@@ -116,6 +118,8 @@ class ServedFacts(TypedDict):
     gpu_share: float | None
     experts: NotRequired[str | None]
     """Whose kernel computes the experts on processors."""
+    prepared: NotRequired[bool]
+    """Whether its engines keep prepared weights."""
 
 
 class ServingFacts(TypedDict):

@@ -48,6 +48,7 @@ from kimi_prov.contract.documents.plan.weights import (
     DiskPlan,
     NeighboursPlan,
     PageCachePlan,
+    PreparedWeightsPlan,
     RamDiskPlan,
     WeightsPlan,
 )
@@ -68,6 +69,7 @@ class MachinePlan(TypedDict):
     throughput: ThroughputPlan
     ram_disk: RamDiskPlan
     warm: PageCachePlan
+    prepared_weights: NotRequired[PreparedWeightsPlan]
     neighbours: NotRequired[NeighboursPlan]
     """Absent where it fetches the weights itself and shares them with no host."""
     disk: DiskPlan

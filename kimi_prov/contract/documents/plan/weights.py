@@ -123,6 +123,19 @@ class PageCachePlan(TypedDict):
     reason: str
 
 
+class PreparedWeightsPlan(TypedDict):
+    """Whether each rank of the engine keeps its slices of the weights for its next start."""
+
+    enabled: bool
+    reason: str
+    dir: str | None
+    """The folder of the files, with one of its own for each instance; null where none are kept."""
+    bytes: Bytes
+    """Of all files, estimated."""
+    manifest: str | None
+    """Stands for the bytes of the weights: a digest, or an address with a commit."""
+
+
 class DiskPlan(TypedDict):
     """What the disk has to hold."""
 

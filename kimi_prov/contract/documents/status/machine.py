@@ -37,6 +37,7 @@ class MachineState(TypedDict, total=False):
     disks: list[DiskStatus]
     """File systems with files of kimi-prov, by the first of its folders there."""
     ram_disk: Required[RamDiskStatus]
+    prepared_weights: PreparedStatus | None
     web: WebUiStatus | None
     port: Required[PortStatus | None]
     memory: Required[MemoryStatus]
@@ -170,6 +171,19 @@ class MountedRamDisk(TypedDict):
 
     size_bytes: int
     used_bytes: int
+
+
+class PreparedStatus(TypedDict):
+    """What the engines keep of their weights for their next start."""
+
+    planned: bool
+    reason: str
+    files: Count
+    """Of the present plan, one a rank."""
+    put_aside: Count
+    """Damaged files, which `clean` removes."""
+    bytes: Count
+    """On the disk, of both."""
 
 
 class PortStatus(TypedDict):

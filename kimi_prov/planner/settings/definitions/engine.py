@@ -134,6 +134,19 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     define(
         _ENGINE,
+        "prepared_weights",
+        "choice",
+        "auto",
+        "on",
+        "Whether each rank of vLLM keeps its slices of the weights on disk after its first load, "
+        "and copies them at each later start (as much room as the weights take). A damaged file is "
+        "put aside, and the checkpoint is loaded. auto: where a start with them was measured to be "
+        "faster, and nothing serves without; else off.",
+        auto=True,
+        choices=("on", "off"),
+    ),
+    define(
+        _ENGINE,
         "engine_stand_in",
         "source",
         None,

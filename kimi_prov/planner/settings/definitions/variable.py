@@ -9,7 +9,7 @@ Kind = Literal[
     "text",  # a string
     "off_or_gib",  # a whole number from 1, or off
     "off_or_text",  # a string; YAML's off is the text off
-    "choice",  # one of `choices`
+    "choice",  # one of `choices`; YAML's on and off are the texts
     "switch",  # true or false
     "count",  # a whole number from 1
     "share",  # a number above 0, 1 at most

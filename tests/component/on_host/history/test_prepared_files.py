@@ -1,0 +1,67 @@
+"""What the machine tells of prepared weights, and what `clean` takes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.on_host.drift import weights as drift
+from kimi_prov.on_host.history import clean
+from kimi_prov.on_host.system import plans
+from kimi_prov.on_host.weights import prepared
+
+if TYPE_CHECKING:
+    import pytest
+    from applied_machine import Applied
+
+KEPT, OLD = f"{layout.PREPARED}/0123456789abcdef", f"{layout.PREPARED}/fedcba9876543210"
+
+
+def plan_them(machine: Applied) -> None:
+    """Have the machine's plan name the folder, and an engine have written into it."""
+    plan = json.loads(machine.places.plan.read_text())
+    section = {"enabled": True, "reason": "asked for", "dir": KEPT, "bytes": 1, "manifest": None}
+    machine.put(layout.PLAN, json.dumps({**plan, "prepared_weights": section}), 0o640)
+    machine.put(f"{KEPT}/0/rank-tp0-a.prepared", "x" * 9000)
+    machine.put(f"{KEPT}/0/rank-tp0-a.prepared.damaged", "x" * 9000)
+    machine.put(f"{KEPT}/0/.rank-tp0-b.prepared.7.partial", "x")
+    machine.places.locate(KEPT).chmod(0o700)
+
+
+def test_status_counts_what_counts(machine: Applied) -> None:
+    assert prepared.build_status(machine.places, plans.read_plan(machine.places.plan)) is None
+    plan_them(machine)
+    told = prepared.build_status(machine.places, plans.read_plan(machine.places.plan))
+    assert told is not None
+    assert (told["planned"], told["files"], told["put_aside"]) == (True, 1, 1)
+    assert told["bytes"] >= 18000
+
+
+def test_clean_takes_folders_of_no_version_and_damaged_files(machine: Applied) -> None:
+    plan_them(machine)
+    machine.entry()
+    machine.put(f"{OLD}/0/rank-tp0-a.prepared", "x")
+    done = clean.remove_unneeded(machine.places, remove=True)
+    assert [(row["kind"], row["path"]) for row in done["items"]] == [
+        ("prepared", f"{KEPT}/0/rank-tp0-a.prepared.damaged"),
+        ("prepared", OLD),
+    ]
+    left = [p.name for p in machine.places.locate(layout.PREPARED).rglob("*") if p.is_file()]
+    assert sorted(left) == [".rank-tp0-b.prepared.7.partial", "rank-tp0-a.prepared"]
+
+
+def test_drift_tells_owner_and_mode_damaged_files_and_a_lost_folder(
+    machine: Applied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_them(machine)
+    folder = machine.places.locate(KEPT)
+    monkeypatch.setattr(layout, "USER", folder.owner())
+    [aside] = drift.list_prepared_differences(folder)
+    assert aside.subject.endswith(".damaged")
+    assert aside.fix == "kimi-prov clean INVENTORY"
+    folder.chmod(0o755)
+    mode, _ = drift.list_prepared_differences(folder)
+    assert mode.observed == f"{folder.owner()} 0755"
+    lost = machine.places.locate(OLD)
+    assert [row.observed for row in drift.list_prepared_differences(lost)] == ["absent"]
