@@ -116,6 +116,9 @@ def _vllm(series: _Series, at: int, label: str, day: float, made: random.Random)
     series.count(at, "vllm:iteration_tokens_total_count", label, speed * STEP_S)
     series.count(at, "vllm:prefix_cache_queries_total", label, running * 900)
     series.count(at, "vllm:prefix_cache_hits_total", label, running * 900 * made.uniform(0.5, 0.7))
+    series.count(at, "vllm:external_prefix_cache_queries_total", label, running * 350)
+    found = running * 350 * made.uniform(0.1, 0.4)
+    series.count(at, "vllm:external_prefix_cache_hits_total", label, found)
     series.count(at, "vllm:num_preemptions_total", label, float(running > 17))
     first = [made.lognormvariate(-0.6, 0.6) for _ in range(running + 1)]
     between = [made.lognormvariate(math.log(1 / speed), 0.25) for _ in range(60)]
