@@ -37,10 +37,7 @@ SYSCTLS = (
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 # The driver's packages build an initramfs in /boot.
-_PLACES = (
-    *("/", "/boot", "/etc", "/var", "/srv"),
-    *(paths.ROOT, paths.ENGINES, paths.MODELS, paths.PREPARED),
-)
+_PLACES = ("/", "/boot", "/etc", "/var", "/srv", paths.ROOT, paths.ENGINES, paths.MODELS)
 # Options of a mount that decide what can be done on it.
 _TELLING = ("nodev", "noexec", "nosuid", "ro")
 
