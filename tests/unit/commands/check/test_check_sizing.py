@@ -226,7 +226,7 @@ def sheet(folder: Path, **parts: str) -> Path:
 
 
 def test_a_setting_of_the_firmware_that_decides_is_told_with_both_speeds(tmp_path: Path) -> None:
-    """Six nodes leave a third of the cores without a pool; one a socket uses all."""
+    """A step that six nodes share waits for more links than one that two share."""
     cpu = '{model: "Xeon 6980P", sockets: 2}'
     found = checked(
         sheet(tmp_path, cpu=cpu, memory="{dimms: 24, dimm_gb: 64, speed_mt_s: 6400}"),
@@ -236,7 +236,7 @@ def test_a_setting_of_the_firmware_that_decides_is_told_with_both_speeds(tmp_pat
     (way,) = target["ways"]
     assert "one NUMA node for each socket" in way["condition"]
     here = target["plan"]["throughput"]["single_tok_s"]["expected"]
-    assert way["single_tok_s"]["expected"] > 2 * here
+    assert way["single_tok_s"]["expected"] > 1.25 * here
     assert way["condition"] in found["answer"]["sentence"]
 
 
