@@ -140,8 +140,9 @@ def _list_lanes(target: CheckedTarget, load: Load | None, judge: Judge) -> Itera
         return
     other = judge(complete, {})
     if is_possible(other) and (_is_faster(other, target) or _answers_sooner(other, target)):
-        first = complete["gpus"][0].get("pcie") or {}
-        lanes = f"PCIe {first.get('gen_max')} x{first.get('width')}"
+        pairs = zip(complete["gpus"], target["facts"]["gpus"], strict=True)
+        link = next(there.get("pcie") or {} for there, here in pairs if there != here)
+        lanes = f"PCIe {link.get('gen_max')} x{link.get('width')}"
         condition = f"{lanes} for each card (a slot of its own, not divided)"
         yield {
             **_make_way(condition, other, recommendation.build_entry(other, load)),
@@ -179,8 +180,8 @@ def _give_all_lanes(facts: Facts) -> Facts | None:
     for gpu in complete["gpus"]:
         link = gpu.get("pcie")
         if link:
+            # The generation is the board's: lanes of the card's own would need another one.
             link["width"] = link.get("width_max") or link.get("width")
-            link["gen_max"] = link.get("gen_card") or link.get("gen_max")
     return complete if complete["gpus"] != facts["gpus"] else None
 
 

@@ -47,7 +47,9 @@ class Command(click.Command):
             if len(missing) < 2:
                 raise
             raise MissingError(missing, ctx) from error
-        if missing := self._list_missing(ctx, words):
+        # A shell that completes a line parses what is not yet whole.
+        missing = [] if ctx.resilient_parsing else self._list_missing(ctx, words)
+        if missing:
             raise MissingError(missing, ctx)
         return rest
 

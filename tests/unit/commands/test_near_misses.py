@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from kimi_prov.cli import SECTIONS, cli
 
@@ -77,3 +78,9 @@ def test_the_api_keys_file_still_has_its_old_name(kimi: CommandLine) -> None:
     done = kimi.run("connect", "https://localhost:1", "--key-file", "nosuch")
     assert "give --api-key-file" in done.stderr
     assert "nosuch" in done.stderr.partition("\n")[2]
+
+
+def test_a_line_that_is_not_yet_whole_is_completed() -> None:
+    for words in (["bundle"], ["render", "slurm"], ["status"]):
+        shell = ShellComplete(cli, {}, "kimi-prov", "_KIMI_PROV_COMPLETE")
+        assert {"--help"} < {item.value for item in shell.get_completions(words, "--")}

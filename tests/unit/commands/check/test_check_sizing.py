@@ -300,6 +300,10 @@ def test_lanes_that_cards_lack_and_lanes_that_nobody_named_are_conditions(tmp_pa
     assert f"{here:g} s in place of" in lanes["value"]
     (named,) = checked(sheet(tmp_path, gpus=cards.format(", pcie_width: 16"), **parts))["targets"]
     assert not [row for row in named["assumptions"] if row["what"] == "PCIe lanes"]
+    # A board of another generation is another machine.
+    older = cards.format(", pcie_width: 8, pcie_gen: 4")
+    (half,) = checked(sheet(tmp_path, gpus=older, **parts))["targets"]
+    assert any("PCIe 4 x16" in way["condition"] for way in half["ways"])
 
 
 def test_people_are_counted_by_the_stated_share_and_exclude_requests() -> None:
