@@ -95,7 +95,7 @@ def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:
         )
     items = list_unneeded(paths)
     for item in items if remove else []:
-        entries.remove_tree(paths.locate(item["path"]))
+        _remove_item(paths, item)
     return {
         "ok": True,
         "items": items,
@@ -103,6 +103,15 @@ def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:
         "removed": remove,
         "keeps": [entries.describe_entry(entry) for entry in _list_kept_entries(paths)],
     }
+
+
+def _remove_item(paths: Paths, item: CleanItem) -> None:
+    path = paths.locate(item["path"])
+    # Of a folder of prepared weights that is needed, only files are listed.
+    if item["kind"] == "prepared" and path.parent != paths.locate(layout.PREPARED):
+        prepared.remove_file(path)
+    else:
+        entries.remove_tree(path)
 
 
 def _list_kept_entries(paths: Paths) -> list[dict[str, Any]]:

@@ -326,13 +326,7 @@ def amend(paths: Paths, number: int, **more: object) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove weights or an environment, the mark first: a partial one must not count.
-
-    Of prepared weights it may be a file.
-    """
-    if path.is_file() and not path.is_symlink():
-        path.unlink()
-        return
+    """Remove weights or an environment, the mark first: a partial one must not count."""
     for mark in (layout.MODEL_VERIFIED, layout.ENV_COMPLETE):
         (path / mark).unlink(missing_ok=True)
     if path.is_dir() and not path.is_symlink():

@@ -22,7 +22,8 @@ def read_served(document: object) -> ServedFacts | None:
         for name in ("model", "engine", "parallel", "memory", "throughput", "prepared_weights")
     )
     instances = document.get("instances") if isinstance(document, dict) else None
-    by = _read_word(_read_section(document, "experts").get("by"))
+    experts = _read_section(document, "experts")
+    by, nodes = _read_word(experts.get("by")), experts.get("nodes")
     name, kind, version = map(_read_word, (model.get("name"), *map(engine.get, _ENGINE)))
     if not (name and kind and version and isinstance(instances, list) and instances):
         return None
@@ -42,6 +43,7 @@ def read_served(document: object) -> ServedFacts | None:
         "prepared": prepared.get("enabled") is True,
         "gpu_share": share if isinstance(share, float) and 0 < share <= 1 else None,
         "experts": "kt" if by == "kt-kernel" else by,
+        "nodes": _read_count(len(nodes)) if isinstance(nodes, list) else None,
     }
 
 

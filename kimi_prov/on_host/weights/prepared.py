@@ -9,6 +9,8 @@ Held by: tests/component/on_host/history/test_prepared_files.py.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,13 +57,40 @@ def list_files(folder: Path) -> list[Stored]:
 
 
 def _find_files(folder: Path) -> Iterator[Stored]:
-    for path in folder.glob("*/*"):
+    # The folder is the engine's user's, which may put a link to any place into it.
+    engines = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    for path in (file for engine in engines for file in engine.iterdir()):
         aside = path.name.endswith(_ASIDE)
         # An engine may put a file aside meanwhile.
         with contextlib.suppress(FileNotFoundError):
             about = path.lstat()
             if stat.S_ISREG(about.st_mode) and (aside or path.name.endswith(_WHOLE)):
                 yield Stored(path, about.st_blocks * 512, aside)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file of an engine; a link that stands in the way to it is not followed.
+
+    One that is gone meanwhile is no error.
+    """
+    folder, engine = path.parent.parent, path.parent.name
+    with contextlib.ExitStack() as opened:
+        try:
+            above = _open_folder(opened, str(folder), None)
+            inside = _open_folder(opened, engine, above)
+            os.unlink(path.name, dir_fd=inside)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            # A link, or a folder in place of the file: nothing of ours.
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.EPERM):
+                raise
+
+
+def _open_folder(opened: contextlib.ExitStack, name: str, above: int | None) -> int:
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+    opened.callback(os.close, folder)
+    return folder
 
 
 def build_status(paths: Paths, plan: Plan) -> PreparedStatus | None:

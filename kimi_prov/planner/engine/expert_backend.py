@@ -42,11 +42,15 @@ _OWN_CORES = 8
 
 
 class Backends(NamedTuple):
-    """The expert backends to choose among, what is asked for, and why others are not supported."""
+    """The expert backends to choose among, what is asked for, and why others are not supported.
+
+    `kept`: one that only a machine that serves by it takes.
+    """
 
     able: tuple[ExpertBackend, ...] = ()
     requested: ExpertBackend | None = None
     unsupported: Mapping[ExpertBackend, str | None] = {}
+    kept: ExpertBackend | None = None
 
     @property
     def supported(self) -> list[ExpertBackend]:
@@ -95,8 +99,12 @@ def list_backends(
             fix="use Debian 12 or newer on a CPU with AVX512, or GPUs",
         )
         return Backends((), None, unsupported)
+    if requested is not None:
+        return Backends((requested,), requested, unsupported)
     quick = [backend for backend in supported if backend != "vllm"] or supported
-    return Backends((requested,) if requested else tuple(quick), requested, unsupported)
+    serving = settings.served.get("experts") if settings.served else None
+    kept = next((name for name in supported if name == serving and name not in quick), None)
+    return Backends(tuple(quick), None, unsupported, kept)
 
 
 def report_backend(

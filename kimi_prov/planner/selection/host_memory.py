@@ -53,8 +53,16 @@ def choose_host_memory(
 ) -> EngineChoice:
     """Return the choice with the backend of the experts, the memory, and why."""
     rows = _list_rows(host, settings, catalogue, model, choice, backends)
-    kept = [row for row in rows if served.is_kept_outside_gpus(row.choice, row.budget, settings)]
-    chosen, reasons = _choose_row(host, settings, catalogue, model, rows, kept)
+    least = gpu.count_least_tokens(settings, model)
+    new = [row for row in rows if row.choice.experts != backends.kept or backends.kept is None]
+    able = [row for row in new if row.budget.kv_tokens_one >= least]
+    able = able or [max(new, key=lambda row: row.budget.kv_tokens_one)]
+    kept = [
+        row
+        for row in rows
+        if served.is_kept_outside_gpus(row.choice, row.budget, settings, len(host.nodes))
+    ]
+    chosen, reasons = _choose_row(host, settings, catalogue, model, able, kept)
     findings.extend(chosen.notes.rows())
     dense = expert_backend.choose_dense_format(settings, chosen.choice.experts, findings)
     return replace(chosen.choice, dense=dense, beside=OutsideGpus(chosen.budget, *reasons))
@@ -68,9 +76,10 @@ def _list_rows(
     choice: EngineChoice,
     backends: expert_backend.Backends,
 ) -> list[_Row]:
-    """List the ways that hold the context; where none does, the one that holds most."""
+    """List every way, whatever context its cache holds."""
     rows = []
-    for backend in backends.able or (None,):
+    also = (backends.kept,) if backends.kept else ()
+    for backend in (*backends.able, *also) or (None,):
         dense = expert_backend.choose_dense_format(settings, backend, Findings())
         work = Workload(choice.engine, model, choice.weights_format, dense)
         for over in expert_backend.list_spans(host, settings, catalogue, work, backend):
@@ -78,9 +87,7 @@ def _list_rows(
             notes = Findings()
             ways = budgets.list_budgets(host, settings, model, one, catalogue, notes)
             rows += [_Row(one, budget, notes) for budget in ways]
-    least = gpu.count_least_tokens(settings, model)
-    able = [row for row in rows if row.budget.kv_tokens_one >= least]
-    return able or [max(rows, key=lambda row: row.budget.kv_tokens_one)]
+    return rows
 
 
 def _choose_row(
@@ -88,15 +95,16 @@ def _choose_row(
     settings: Settings,
     catalogue: Catalogue,
     model: Model,
-    rows: Sequence[_Row],
+    able: Sequence[_Row],
     kept: Sequence[_Row],
 ) -> tuple[_Row, tuple[str, str]]:
-    """Choose the best row, or the best of those by which the machine serves."""
-    rated = [(row, _estimate_row(host, settings, catalogue, model, row)) for row in rows]
+    """Choose the best of the able rows, or of those by which the machine serves, where it does."""
+    every = [*able, *(row for row in kept if row not in able)]
+    rated = [(row, _estimate_row(host, settings, catalogue, model, row)) for row in every]
     known = [(row, candidate) for row, candidate in rated if candidate is not None]
-    if not known:
-        return _choose_simplest(host, kept or rows), ("", "")
-    candidates = [candidate for _, candidate in known]
+    candidates = [candidate for row, candidate in known if row in able]
+    if not candidates:
+        return _choose_simplest(host, kept or able), ("", "")
     best = search.choose_best(candidates, settings.optimise)
     stay = [candidate for row, candidate in known if row in kept]
     chosen = search.choose_best(stay, settings.optimise) if stay else best

@@ -52,15 +52,25 @@ def select_kept(budgets: Sequence[Budget], settings: Settings) -> list[Budget]:
     return [row for row in able if _has_sizes(row, served)] or able
 
 
-def is_kept_outside_gpus(choice: EngineChoice, budget: Budget, settings: Settings) -> bool:
-    """Whether the machine serves by this backend, on so many engines and GPUs."""
+def is_kept_outside_gpus(
+    choice: EngineChoice, budget: Budget, settings: Settings, nodes: int
+) -> bool:
+    """Whether the machine, which has so many NUMA nodes, serves by this way, and it still can.
+
+    A way is the backend, the engines, their GPUs, and the nodes of an engine; its cache has to hold
+    a context that is set.
+    """
     served = settings.served
     if served is None or served["engine"] != choice.engine.name:
         return False
+    least = 1 if settings.auto("context") else int(settings.context)
     ranks = budget.gpu.ranks if budget.gpu else settings.hosts_per_model
     same = (budget.instances, ranks) == (served["instances"], served["tensor"])
-    # Facts of an older version do not say whose kernel it is.
-    return same and served.get("experts") in (None, choice.experts)
+    # Facts of an older version say neither whose kernel it is nor on how many nodes.
+    same = same and served.get("experts") in (None, choice.experts)
+    if choice.experts == "native":
+        same = same and (served.get("nodes") or 1) == (nodes if choice.over_nodes else 1)
+    return same and budget.kv_tokens_one >= least
 
 
 def _has_layout(budget: Budget, served: ServedFacts) -> bool:

@@ -178,7 +178,10 @@ class Leader:
         for _ in range(_STARTS):
             if self._add_rounds(row, self._make_trial(row, 1, start=True)) is None:
                 return
-            starts.append(row.start_s or 0.0)
+            if row.start_s is None:
+                row.state, row.reason = "failed", "its start was not timed"
+                return
+            starts.append(row.start_s)
         best = self._quickest[1] if self._quickest else self._served_starts
         row.gain = rating.compute_start_gain(starts, self._served_starts)
         served_s = min(self._served_starts)

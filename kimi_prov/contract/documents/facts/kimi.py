@@ -118,6 +118,8 @@ class ServedFacts(TypedDict):
     gpu_share: float | None
     experts: NotRequired[str | None]
     """Whose kernel computes the experts on processors."""
+    nodes: NotRequired[int | None]
+    """NUMA nodes over which an engine's experts lie."""
     prepared: NotRequired[bool]
     """Whether its engines keep prepared weights."""
 

@@ -65,3 +65,22 @@ def test_drift_tells_owner_and_mode_damaged_files_and_a_lost_folder(
     assert mode.observed == f"{folder.owner()} 0755"
     lost = machine.places.locate(OLD)
     assert [row.observed for row in drift.list_prepared_differences(lost)] == ["absent"]
+
+
+def test_clean_follows_no_link_that_an_engine_s_user_has_put_there(machine: Applied) -> None:
+    plan_them(machine)
+    machine.entry()
+    other = machine.places.locate("/srv/elsewhere")
+    machine.put("/srv/elsewhere/rank-tp0-a.prepared.damaged", "x")
+    kept = machine.places.locate(KEPT)
+    (kept / "1").symlink_to(other)
+    listed = clean.list_unneeded(machine.places)
+    assert [row["path"] for row in listed] == [f"{KEPT}/0/rank-tp0-a.prepared.damaged"]
+    # Between the list and the removal.
+    (kept / "0").rename(kept / "2")
+    (kept / "0").symlink_to(other)
+    prepared.remove_file(kept / "0" / "rank-tp0-a.prepared.damaged")
+    prepared.remove_file(kept / "3" / "rank-tp0-a.prepared.damaged")
+    assert (other / "rank-tp0-a.prepared.damaged").exists()
+    prepared.remove_file(kept / "2" / "rank-tp0-a.prepared.damaged")
+    assert not (kept / "2" / "rank-tp0-a.prepared.damaged").exists()

@@ -47,16 +47,51 @@ def test_a_hybrid_takes_the_gpus_that_gain_and_names_what_fewer_lose() -> None:
     assert rate(by_hand) < rate(document)
 
 
+def serve(facts: dict[str, Any], **chosen: Any) -> dict[str, Any]:
+    """Return the facts of a machine that serves by what was chosen."""
+    served = {"model": "kimi-k2.5", "engine": "vllm", "version": "0.32.0", "kv_dtype": "bf16"}
+    served |= {"tensor": 1, "pipeline": 1, "data": 1, "decode_context": 1, "instances": 1}
+    served |= {"concurrency": 16, "requests": 8, "gpu_share": None}
+    facts["kimi"]["served"] = served | chosen
+    return facts
+
+
 def test_the_engines_of_a_machine_that_serves_stay_and_the_plan_says_what_more_would_bring() -> (
     None
 ):
-    facts = four_nodes()
-    served = {"model": "kimi-k2.5", "engine": "vllm", "version": "0.32.0", "kv_dtype": "bf16"}
-    served |= {"tensor": 1, "pipeline": 1, "data": 1, "decode_context": 1, "instances": 2}
-    facts["kimi"]["served"] = served | {"concurrency": 16, "requests": 8, "gpu_share": None}
+    facts = serve(four_nodes(), instances=2)
     document = plan(facts, **HUGE)
     assert len(document["instances"]) == 2
     (kept,) = found(document, "serve.kept")
     assert "2 engines" in kept["observed"]
     assert "4 engines" in kept["required"]
     assert len(plan(facts, **HUGE, choose_anew=True)["instances"]) == 4
+
+
+def test_an_engine_of_one_node_stays_there_although_all_nodes_are_faster() -> None:
+    asked = {**HUGE, "dense_weights": "int8", "concurrency": 1}
+    facts = serve(metal_facts(nodes=2, gib=2048, cores=96), experts="native", nodes=1)
+    document = plan(facts, **asked)
+    assert document["experts"]["nodes"] == [0]
+    assert found(document, "serve.kept")
+    assert plan(facts, **asked, choose_anew=True)["experts"]["nodes"] == [0, 1]
+    # Facts of a version that cut no weights do not tell.
+    del facts["kimi"]["served"]["nodes"]
+    assert plan(facts, **asked)["experts"]["nodes"] == [0]
+
+
+def test_engines_with_a_small_cache_stay() -> None:
+    facts = serve(metal_facts(nodes=2, gib=1240, cores=96), instances=2, experts="native", nodes=1)
+    asked = {**HUGE, "concurrency": 4}
+    document = plan(facts, **asked)
+    assert (len(document["instances"]), document["experts"]["by"]) == (2, "native")
+    assert found(document, "serve.kept")
+    assert len(plan(facts, **asked, choose_anew=True)["instances"]) == 1
+
+
+def test_a_machine_that_serves_by_vllm_s_own_experts_goes_on() -> None:
+    facts = serve(metal_facts(nodes=2, gib=1240, cores=96), experts="vllm", nodes=2)
+    document = plan(facts, **HUGE)
+    assert document["experts"]["by"] == "vllm"
+    assert found(document, "serve.kept")
+    assert plan(facts, **HUGE, choose_anew=True)["experts"]["by"] != "vllm"
