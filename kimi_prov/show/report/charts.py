@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -334,7 +334,8 @@ def _move_apart(places: Sequence[tuple[float, float]]) -> list[float]:
     order = sorted(range(len(places)), key=lambda n: places[n][1])
     heights = [place[1] for place in places]
     for _ in range(_SETTLING):
-        for first, second in pairwise(order):
+        # Not only neighbours: between two of them a third may stand far to the side.
+        for first, second in combinations(order, 2):
             lack = _LETTERING - (heights[second] - heights[first])
             if lack > 0 and abs(places[first][0] - places[second][0]) < _NEAR:
                 heights[first] -= lack / 2

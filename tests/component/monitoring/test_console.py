@@ -116,8 +116,9 @@ def test_every_panel_shows_data_and_fits(
         found = drawn(page)
         page.screenshot(path=pictures / f"{host or 'all'}-{size['width']}.png", full_page=True)
         assert set(found) == {panel.key for panel in PANELS}
-        # These machines keep no cache in host memory (kimi_cache_offload).
-        assert [key for key, series in found.items() if not series] == ["host_cache"]
+        # SGLang, which beta runs, tells no cache in host memory.
+        lacking = ["host_cache"] if host == "beta" else []
+        assert [key for key, series in found.items() if not series] == lacking
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate(_OVERLAPS) == []
         assert page.locator("section path.curve").count() >= sum(found.values())
