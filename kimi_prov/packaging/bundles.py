@@ -84,7 +84,7 @@ def _parse_index(path: Path) -> Bundle:
         content = stream.read(_MAX_INDEX_BYTES)
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UserError(
@@ -95,18 +95,28 @@ def _parse_index(path: Path) -> Bundle:
 
 
 def list_foreign(folder: Path, index: Bundle) -> list[str]:
-    """List the files below the folder that the index does not name."""
+    """List the files below the folder that the index does not name, and every link."""
     known = {row["path"] for row in index["files"]}
     known |= {INDEX, SIGNATURE, KEY, *(row["signature"] for row in index["archives"])}
     known |= {*(index.get("removed") or ()), *pieces.read_names(folder)}
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
-    names = (path.as_posix() for path in paths if path.parts[0] not in (PARTIAL, PIECES))
-    return sorted(name for name in names if name not in known)
+    foreign = []
+    for path in folder.rglob("*"):
+        name, link = path.relative_to(folder).as_posix(), path.is_symlink()
+        if name.startswith((f"{PARTIAL}/", f"{PIECES}/")) or (path.is_dir() and not link):
+            continue
+        if link or not (name in known or pieces.is_piece(name)):
+            foreign.append(name)
+    return sorted(foreign)
 
 
 def find_faults(folder: Path, index: Bundle, paths: Iterable[str]) -> list[str]:
     """Compare files with the index: name each that is missing, damaged, or not of the bundle."""
-    faults = [f"{path}: the index does not name it" for path in list_foreign(folder, index)]
+    faults = [
+        f"{path}: it is a link"
+        if (folder / path).is_symlink()
+        else f"{path}: the index does not name it"
+        for path in list_foreign(folder, index)
+    ]
     return [*faults, *check_files(folder, index, paths)]
 
 
@@ -117,7 +127,7 @@ def check_files(folder: Path, index: Bundle, paths: Iterable[str]) -> list[str]:
     for path in sorted(set(paths)):
         row = rows.get(path)
         faults += [f"{path}: the index does not name it"] if row is None else []
-        faults += _check_file(folder / path, row) if row is not None else []
+        faults += _check_file(folder, row) if row is not None else []
     return faults
 
 
@@ -126,8 +136,9 @@ def is_plain_path(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/")
 
 
-def _check_file(path: Path, row: BundledFile) -> list[str]:
-    if path.is_symlink() or not path.is_file():
+def _check_file(folder: Path, row: BundledFile) -> list[str]:
+    path = folder / row["path"]
+    if pieces.find_link(folder, row["path"]) or not path.is_file():
         return [f"{row['path']}: missing"]
     if path.stat().st_size != row["bytes"]:
         size = path.stat().st_size

@@ -90,11 +90,10 @@ def _describe_weights(needs: WeightsNeed, index: Bundle) -> str:
 
 
 def find_faults(folder: Path, files: tuple[str, ...], key: str | None) -> list[str]:
-    """Join the pieces where there are some, and compare files with the index."""
+    """Join the pieces where there are some, damaged files again, and compare with the index."""
     index = bundles.read_index(folder, key)
-    sizes = {row["path"]: row["bytes"] for row in index["files"]}
     try:
-        pieces.join(folder, sizes)
+        pieces.join(folder, index["files"], compare=files)
     except pieces.DamagedError as error:
         return [str(error)]
     except OSError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_prov.packaging import bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from kimi_prov.contract.documents.bundle import Bundle
 
@@ -37,6 +38,25 @@ class Earlier:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(self.folder / path)
+
+    def is_own_link(self, path: Path) -> bool:
+        """Whether a link leads into this bundle, as those do that a run makes from its files."""
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder))
+
+    def count_kept(
+        self, locks: set[tuple[str, str, str, str]], pythons: set[str], folders: tuple[str, ...]
+    ) -> int:
+        """Count the bytes that a newer bundle surely has unchanged, and so does not carry.
+
+        `locks`: name, SHA-256, Python and architecture of each; `pythons`: digests; `folders`: of
+        weights.
+        """
+        rows = self.index["locks"]
+        same = [r for r in rows if (r["name"], r["sha256"], r["python"], r["arch"]) in locks]
+        kept = {file for row in same for file in row["files"]}
+        kept |= {row["file"] for row in self.index["pythons"] if row["sha256"] in pythons}
+        files = self.index["files"]
+        return sum(r["bytes"] for r in files if r["path"] in kept or r["path"].startswith(folders))
 
     def list_removed(self, index: Bundle) -> list[str]:
         """List what it has and the newer bundle does not need, which lies beside it then."""

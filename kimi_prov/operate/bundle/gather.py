@@ -108,11 +108,9 @@ class Gathering:
     def prepare(self) -> int:
         """Resolve the packages; return the estimated size of the bundle in bytes."""
         self._check_folder()
+        self._remove_links()
         self._work.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / bundles.PIECES, ignore_errors=True)
-        for path in [path for path in self.folder.rglob("*") if path.is_symlink()]:
-            # A run with --since was interrupted here.
-            path.unlink()
         if self.extent.since:
             self.extent.since.link_files(self.folder, self.say)
         size = self._estimate_wheels()
@@ -137,7 +135,9 @@ class Gathering:
         free = shutil.disk_usage(self.folder).free
         # The packages lie there twice until their archive is written; pieces are a second copy.
         packed = sum(row.size for _, _, files in self._archives for row in files)
-        needed = max(0, size + packed - have) + (size if self.extent.piece_bytes else 0)
+        needed = max(0, size + packed - have) + (
+            max(0, size - self._count_kept()) if self.extent.piece_bytes else 0
+        )
         self.say(
             f"{self.folder}: about {format_bytes(size)} (estimated), of which "
             f"{format_bytes(have)} are there; {format_bytes(free)} free"
@@ -381,7 +381,7 @@ class Gathering:
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder / name, into / name)
         cut = [(name, self.folder / name) for name in rows if name not in plain]
-        result = pieces.cut(cut, piece_bytes, lambda at: into / f"piece-{at:04}")
+        result = pieces.cut(cut, piece_bytes, lambda at: into / pieces.name_piece(at))
         into.mkdir(exist_ok=True)
         (into / pieces.LIST).write_text(pieces.format_list(result), encoding="utf-8")
         self.say(f"{into}: {len(result.pieces)} pieces of at most {format_bytes(piece_bytes)}")
@@ -398,6 +398,38 @@ class Gathering:
                 "offline bundle",
                 fix="name a folder of its own, or one of an earlier bundle",
             )
+
+    def _remove_links(self) -> None:
+        """Remove the links that a run with --since left which was interrupted, and no others."""
+        since = self.extent.since
+        links = [path for path in self.folder.rglob("*") if path.is_symlink()]
+        own = [
+            path
+            for path in links
+            if self._work in path.parents or (since is not None and since.is_own_link(path))
+        ]
+        others = sorted(str(path) for path in set(links) - set(own))
+        if others:
+            verb = "is a link" if len(others) == 1 else "are links"
+            raise UserError(
+                f"--output {self.folder}: {bundles.join_names(others)} {verb} that this run did "
+                "not make",
+                fix="remove what an interrupted run with another --since left; of what is yours, "
+                "name a folder without links in --output, or mount in place of a link",
+            )
+        for path in own:
+            path.unlink()
+
+    def _count_kept(self) -> int:
+        """Count the bytes of which the earlier bundle has the same, as far as that is known."""
+        if self.extent.since is None:
+            return 0
+        digests = self.catalogue.locks
+        needs = [machine.needs for machine in self.machines]
+        locks = {(r.name, digests[r.name], r.python, r.arch) for n in needs for r in n.locks}
+        pythons = {need.python["sha256"] for need in needs if need.python}
+        folders = tuple(f"{row.folder}/" for _, row in self._list_brought_weights())
+        return self.extent.since.count_kept(locks, pythons, folders)
 
     def _estimate_wheels(self) -> int:
         """Estimate the wheels: what the catalogue says an installation takes beyond its result."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.errors import UserError
-from kimi_prov.packaging import bundles
+from kimi_prov.packaging import bundles, pieces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +64,42 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path, index: Any) -
     (tmp_path / "wheels/a.whl").rename(tmp_path / "elsewhere")
     (tmp_path / "wheels/a.whl").symlink_to(tmp_path / "elsewhere")
     assert "wheels/a.whl: missing" in bundles.find_faults(tmp_path, index, PATHS)
+
+
+def test_every_link_is_named_and_a_folder_that_is_one_hides_nothing(
+    tmp_path: Path, index: Any
+) -> None:
+    (tmp_path / "wheels").rename(tmp_path.parent / "elsewhere")
+    (tmp_path / "wheels").symlink_to(tmp_path.parent / "elsewhere")
+    (tmp_path / "apt" / "loose").symlink_to(tmp_path / "nowhere")
+    assert bundles.find_faults(tmp_path, index, PATHS) == [
+        "apt/loose: it is a link",
+        "wheels: it is a link",
+        "wheels/a.whl: missing",
+        "wheels/b.whl: missing",
+    ]
+
+
+def test_pieces_that_an_earlier_larger_bundle_left_are_not_foreign(
+    tmp_path: Path, index: Any
+) -> None:
+    (tmp_path / pieces.LIST).write_text('{"files": [], "pieces": []}')
+    (tmp_path / pieces.name_piece(7)).write_bytes(b"old")
+    (tmp_path / "wheels" / pieces.name_piece(7)).write_bytes(b"other")
+    (tmp_path / pieces.name_piece(8)).symlink_to(tmp_path / "wheels" / "a.whl")
+    assert bundles.find_faults(tmp_path, index, PATHS) == [
+        "piece-0008: it is a link",
+        "wheels/piece-0007: the index does not name it",
+    ]
+
+
+def test_an_index_nested_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "find_signer", lambda _: "A" * 40)
+    (tmp_path / bundles.INDEX).write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(UserError, match="is no document"):
+        bundles.read_index(tmp_path, "A" * 40)
 
 
 def test_a_path_that_the_index_does_not_name_is_a_fault(tmp_path: Path, index: Any) -> None:
