@@ -75,6 +75,11 @@ _COLUMNS = re.compile(r"(?<=\S)(?: {2,}|\t)(?=\S)")
 _COUNT_CELL = re.compile(r"(?:qty\.?:? ?)?x?(\d{1,4})(?: ?(?:x|pcs\.?|units?|ea))?", re.IGNORECASE)
 # A maker's number of an article: capitals and digits, as P64708-B21, S2D86A, BYTJ.
 _ARTICLE = re.compile(r"(?=.*[A-Z])[A-Z0-9]{4,12}(?:-[A-Z0-9]{2,4})?")
+# What looks like one and is none: a size, a processor's number, a kind of memory or card.
+_NO_ARTICLE = re.compile(r"\d+[GT]I?B?$|\d{4}[A-Z]{1,2}$|RTX\d|[XNH]DR\d")
+# Words beside which "x16" is a width of lanes.
+_LANES = re.compile(r"\b(?:pci(?:-?e)?|gen|slots?|risers?|lanes?)(?:\b|(?=\d))", re.IGNORECASE)
+_LANES_CELL = re.compile(r"x(?:4|8|16)", re.IGNORECASE)
 _COUNT_IN_LABEL = re.compile(r"^([A-Za-z ]{2,20}?) ?\((?:x ?(\d{1,2})|(\d{1,2}) ?x)\)(\s*[:|])\s*")
 # A machine's own name says which GPUs it takes; a line of its own says that they are in it.
 _MACHINE = re.compile(
@@ -128,7 +133,7 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
 
 def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> bool:
     """Add what a line says to the offer; False where it says nothing of a machine."""
-    line = _COUNT_IN_LABEL.sub(r"\1\4 \2\3x ", _BULLET.sub("", line))
+    line = _COUNT_IN_LABEL.sub(_move_count, _BULLET.sub("", line))
     if _count_last(line, offer):
         return True
     label, rest = _split_label(_join_cells(line))
@@ -154,17 +159,43 @@ def _join_cells(line: str) -> str:
     cells = [cell for cell in _CELLS.split(line) if cell]
     if len(cells) < 2:
         return cells[0] if cells else ""
-    counts = [match[1] for cell in cells if (match := _COUNT_CELL.fullmatch(cell))]
+    count = _find_count(cells)
     words = [cell for cell in cells if not re.fullmatch(r"[\d.,]+", cell)]
     words = [cell for cell in words if not _COUNT_CELL.fullmatch(cell)]
-    if len(words) > 1:
-        words = [cell for cell in words if not _ARTICLE.fullmatch(cell) or _is_label(cell)] or words
+    kept = [cell for cell in words if not _is_article(cell)]
+    words = kept if any(not _is_label(cell) for cell in kept) else words
+    if not words:
+        return ""
     is_label = len(words) > 1 and _is_label(words[0])
     text = f"{words[0]}: {' '.join(words[1:])}" if is_label else " ".join(words)
-    if not counts:
+    if count is None:
         return text
     head, colon, rest = text.partition(": ")
-    return f"{head}: {counts[0]}x {rest}" if colon else f"{counts[0]}x {text}"
+    return f"{head}: {count}x {rest}" if colon else f"{count}x {text}"
+
+
+def _move_count(match: re.Match[str]) -> str:
+    """Put the count in a label, as in "CPU (x2):", before the part; lanes of a slot are none."""
+    if _LANES.search(match[1]):
+        return match[0]
+    return f"{match[1]}{match[4]} {match[2] or match[3]}x "
+
+
+def _find_count(cells: list[str]) -> str | None:
+    """Return the count that a row has in a cell; "x16" beside a slot is a width, and no count."""
+    matches = [match for cell in cells if (match := _COUNT_CELL.fullmatch(cell))]
+    counts = [match[1] for match in matches if not _LANES_CELL.fullmatch(match[0])]
+    if not counts and not any(_LANES.search(cell) for cell in cells):
+        counts = [match[1] for match in matches]
+    return counts[0] if counts else None
+
+
+def _is_article(cell: str) -> bool:
+    """Whether a cell is a maker's number of an article: it names neither a part nor a size."""
+    parts = (_NO_ARTICLE, _CPU, _GPU, _MEMORY, _DISK, _NIC)
+    return bool(_ARTICLE.fullmatch(cell)) and not (
+        _is_label(cell) or any(part.match(cell) for part in parts)
+    )
 
 
 def _is_label(cell: str) -> bool:

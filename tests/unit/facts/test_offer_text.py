@@ -324,3 +324,26 @@ def test_an_offer_is_no_target(tmp_path: Path) -> None:
 def test_phrases_of_public_offers(line: str, part: str, rows: object) -> None:
     offer = offer_text.read_offer(line, load_catalogue(), "offer")
     assert offer.sheet[part] == rows
+
+
+@pytest.mark.parametrize(
+    ("line", "part", "rows"),
+    [
+        *(
+            (f"| GPU | {name} | 8 |", "gpus", [{"model": model, "count": 8}])
+            for name, model in (("B200", "B200 SXM"), ("H200", "H200 SXM"), ("L40S", "L40S"))
+        ),
+        ("| GPU | P64708-B21 | NVIDIA L40S | 8 |", "gpus", [{"model": "L40S", "count": 8}]),
+        ("| RAM | 1536GB |", "memory", {"total_gb": 1536}),
+        ("| RAM | 512GB | DDR5 |", "memory", {"total_gb": 512, "type": "DDR5"}),
+        ("PCIe (x16): NVIDIA L40S", "gpus", [{"model": "L40S", "count": 1}]),
+        ("Riser Slot (x16): NVIDIA L40S", "gpus", [{"model": "L40S", "count": 1}]),
+        ("GPU | NVIDIA L40S | x16 | 8", "gpus", [{"model": "L40S", "count": 8}]),
+        ("GPU | NVIDIA L40S | PCIe 4.0 | x16", "gpus", [{"model": "L40S", "count": 1}]),
+        ("GPU | NVIDIA L40S | x8", "gpus", [{"model": "L40S", "count": 8}]),
+        ("GPU (x8): NVIDIA L40S", "gpus", [{"model": "L40S", "count": 8}]),
+    ],
+)
+def test_cells_that_name_parts_and_widths_of_slots(line: str, part: str, rows: object) -> None:
+    offer = offer_text.read_offer(line, load_catalogue(), "offer")
+    assert offer.sheet.get(part) == rows
