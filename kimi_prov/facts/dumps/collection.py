@@ -96,6 +96,7 @@ class Collected:
     gpus: list[Row] = field(default_factory=list)
     disks: list[DiskFacts] = field(default_factory=list)
     nics: list[NicFacts] = field(default_factory=list)
+    sockets: int | None = None
     arch: str | None = None
     kernel: str | None = None
     driver: str | None = None
@@ -107,7 +108,7 @@ class Collected:
     def add(self, sections: list[Section]) -> None:
         """Add outputs, those that tell more first."""
         order = list(_READERS)
-        known = [row for row in sections if row.kind in _READERS]
+        known = [row for row in _join_reports(sections) if row.kind in _READERS]
         for row in sorted(known, key=lambda row: order.index(row.kind)):
             if _READERS[row.kind](self, row):
                 self.kinds.add(row.kind)
@@ -138,6 +139,16 @@ class Collected:
         return bool(rows)
 
 
+def _join_reports(sections: list[Section]) -> list[Section]:
+    """Put the reports of one file into one: what a script prints between its GPUs parts them."""
+    texts: dict[str, list[str]] = {}
+    for row in sections:
+        if row.kind == "report":
+            texts.setdefault(row.file, []).append(row.text)
+    joined = [Section("report", "\n".join(parts), file) for file, parts in texts.items()]
+    return [row for row in sections if row.kind != "report"] + joined
+
+
 def _keep_file(collected: Collected, row: Section) -> bool:
     return collected.keep({_FILES[row.kind]: row.text})
 
@@ -153,6 +164,11 @@ def _read_report(collected: Collected, row: Section) -> bool:
     collected.skipped += report.notes
     collected.driver = collected.driver or reports.find_driver(row.text)
     return collected.keep_gpus(report.rows) or collected.driver is not None
+
+
+def _read_summary(collected: Collected, row: Section) -> bool:
+    collected.sockets = collected.sockets or reports.find_sockets(row.text)
+    return collected.keep(reports.parse_summary(row.text))
 
 
 def _read_habana(collected: Collected, row: Section) -> bool:
@@ -247,7 +263,7 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "ip": _read_cards,
     "ip_brief": _read_cards,
     "uname": _read_uname,
-    "summary": lambda collected, row: collected.keep(reports.parse_summary(row.text)),
+    "summary": _read_summary,
 }
 
 

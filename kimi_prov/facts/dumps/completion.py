@@ -46,6 +46,7 @@ def _complete_host(facts: Facts, collected: Collected) -> None:
     host, cpuinfo = facts["host"], collected.texts.get("cpuinfo.txt", "")
     host["arch"] = host.get("arch") or collected.arch or _find_arch(cpuinfo, collected)
     host["kernel"] = host.get("kernel") or collected.kernel
+    facts["cpu"]["sockets"] = facts["cpu"].get("sockets") or collected.sockets
 
 
 def _find_arch(cpuinfo: str, collected: Collected) -> str | None:

@@ -15,19 +15,21 @@ from kimi_prov.facts.dumps.reports import is_of_gpus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What the first line of an output looks like. The order matters where two would match.
+# What the first line of an output looks like. The order matters where two would match. Each is
+# tried at every line: blanks are bounded and stay within the line, or a long text takes for ever.
 _STARTS = {
     "dmidecode": r"# dmidecode \d|Handle 0x[0-9A-Fa-f]+, DMI type",
     "json": r"[ \t]*(?:\{\s*\"|\[\s*\{\s*\")",
     "xml": r"[ \t]*(?:<\?xml [^\n]*\s*(?:<!DOCTYPE nvidia_smi_log[^\n]*\s*)?)?<nvidia_smi_log",
-    "table": r"\|?\s*NVIDIA-SMI \d",
+    "table": r"\|?[ \t]{0,80}NVIDIA-SMI \d",
     "query": r"=+\s*NVSMI LOG\s*=+",
     "list": r"GPU \d+: [^\n]+ \(UUID: ",
-    "report": r"[\s*-]*GPU \d+(?:,\d+)*:[\s*]+(?:NVIDIA|Tesla|Quadro|GeForce|AMD|[ABHL]\d{2,3})\b"
+    "report": r"[ \t*-]{0,80}GPU \d+(?:,\d+)*:[ \t*]{1,80}"
+    r"(?:NVIDIA|Tesla|Quadro|GeForce|AMD|[ABHL]\d{2,3})\b"
     r"|GPU models and configuration ?: ?(?!Could not|N/A|No CUDA)\S"
     r"|(?:Nvidia driver version|CUDA Driver Version) *: *\d",
-    "summary": r"[\s*-]*CPU:[\s*]+(?:\dx )?(?:AMD|Intel|Ampere)\b"
-    r"|[\s*-]*(?:RAM|Memory):[\s*]+[\d.]+ ?[MGT]i?B?\b",
+    "summary": r"[ \t*-]{0,80}CPU:[ \t*]{1,80}(?:\d ?x )?(?:AMD|Intel|Ampere)\b"
+    r"|[ \t*-]{0,80}(?:RAM|Memory):[ \t*]{1,80}[\d.]{1,12} ?[MGT]i?B?\b",
     "habana": r"HPU devices: \d+x|\| HL-SMI Version",
     "topology": r"[ \t\x1b\[0-9;m]*GPU0[ \t\x1b]",
     "csv": r"\"?[a-z_.]+\"?(?: \[\w+\])?(?:, ?\"?[a-z_.]+\"?(?: \[\w+\])?)*\r?$(?<=[a-z\]\"])",
@@ -42,17 +44,18 @@ _STARTS = {
     "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
     "lscpu": r"[ \t]*Architecture:[ \t]+\S",
     "lspci": r"[ \t]*(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z3]",
-    "lsblk": r"[ \t]*NAME[ \t]+[A-Z: \t-]*\bSIZE\b",
+    "lsblk": r"[ \t]*NAME[ \t][A-Z: \t-]{0,400}\bSIZE\b",
     "ip": r"\d+: [^\s:]+: <",
     "ip_brief": r"[a-z][\w.@-]+[ \t]+(?:UP|DOWN|UNKNOWN)(?:[ \t]|$)",
-    "rocm": r"GPU\[\d+\]\s*:|[=\s]+ROCm System Management Interface",
+    "rocm": r"GPU\[\d+\]\s*:|[= \t]{1,200}ROCm System Management Interface",
     "nvrm": r"NVRM version:",
     "os_release": r"(?:PRETTY_NAME|NAME|ID|VERSION_ID|VERSION)=",
-    "uname": r"Linux \S+ \d+\.\d+[^\n]* (?:x86_64|aarch64|ppc64le)\b",
+    "uname": r"Linux \S+ \d{1,4}\.\d{1,4}[^\n]* (?:x86_64|aarch64|ppc64le)\b",
 }
 # What ends an output: a prompt, a fence, a rule, a heading with a path.
 _END = (
-    r"(?:\S+@[^\s:]+[: ][^\n]{0,80}?[#$%] ?|\[\S+@\S+ [^\]\n]{0,80}\][#$] ?|[$#>+%]+ )[\w/.]+"
+    r"(?:\S{1,80}@[^\s:]{1,120}[: ][^\n]{0,80}?[#$%] ?"
+    r"|\[\S+@\S+ [^\]\n]{0,80}\][#$] ?|[$#>+%]+ )[\w/.]+"
     r"|```|~~~|_{20,}|-{20,}[ \t]*$|\*\*\* /|#{2,} |={3,} \w"
 )
 _BOUNDARY = re.compile(
@@ -113,15 +116,19 @@ def split_text(text: str, file: str) -> list[Section]:
 
 
 def _join_sections(text: str, file: str) -> Iterator[Section]:
-    kind, start, position = "end", 0, 0
+    kind, start, position, depth = "end", 0, 0, 0
     for _ in range(_MAX_BOUNDARIES):
         match = _BOUNDARY.search(text, position)
         if match is None:
             break
         name = str(match.lastgroup)
         position = max(match.end(), match.start() + 1)
-        if _is_inside(kind, name, match.group()):
-            continue
+        inner = _measure_indent(match.group())
+        if _is_inside(kind, name, match.group()) or (
+            (kind, name) == ("report", "summary") and inner > depth
+        ):
+            continue  # "  Memory: 79.2 GB" below a GPU is that GPU's
+        depth = inner
         if kind != "end":
             yield Section(kind, text[start : match.start()], file)
         kind, start = name, match.start()
@@ -132,6 +139,10 @@ def _join_sections(text: str, file: str) -> Iterator[Section]:
                 yield row
     if kind != "end":
         yield Section(kind, text[start:], file)
+
+
+def _measure_indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _is_inside(kind: str, name: str, line: str) -> bool:
