@@ -70,12 +70,12 @@ def parse_report(text: str) -> Report:
     for match, following in zip_longest(named, named[1:]):
         end = min(match.end() + 2000, following.start() if following else len(text))
         size = _find_own_memory(match[3] or "", text[match.end() : end])
-        for number in map(int, match[1].split(",")):
+        for index in map(int, match[1].split(",")):
             row = _make_row(len(rows), match[2])
             row.update({"memory.total": f"{size} MiB"} if size else {})
             row.update({"driver_version": version} if version else {})
             # The same list once more only fills in what the first lacks.
-            rows[number] = {**row, **rows.get(number, {})}
+            rows[index] = {**row, **rows.get(index, {})}
     report.rows = list(rows.values())
     one = _ONE.search(text)
     if one and not report.rows and not one[1].startswith(_NONE):
@@ -158,7 +158,7 @@ def parse_monitor(document: Any) -> list[Row]:  # noqa: ANN401  (any JSON)
     rows: list[Row] = []
     parts = list(_list_cards(document))
     # A count beside the list is the machine's: of one kind of GPU it says how many.
-    whole = _count_cards(document) if len(parts) == 1 and isinstance(document, dict) else 1
+    of_machine = _count_cards(document) if len(parts) == 1 and isinstance(document, dict) else 1
     for part in parts:
         row = _make_row(len(rows), _find_value(part, _NAME_KEYS))
         mebibytes = _read_mebibytes(_find_value(part, _MEMORY_KEYS))
@@ -168,7 +168,7 @@ def parse_monitor(document: Any) -> list[Row]:  # noqa: ANN401  (any JSON)
             ("memory.total", f"{mebibytes} MiB" if mebibytes else None),
         ):
             row.update({name: str(value)[:128]} if value else {})
-        count = max(_count_cards(part), whole)
+        count = max(_count_cards(part), of_machine)
         rows += [{**row, "index": str(len(rows) + more)} for more in range(count)]
     return rows[:_MAX_GPUS]
 
