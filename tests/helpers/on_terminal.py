@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
+# What a chat shows once it reads from the terminal: keys that are pressed earlier may be lost.
+PROMPT = "> "
+
+
 class OnTerminal:
     """The command line on a pseudo terminal; `text` is all that it showed."""
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from chat_stand_in import Engine
 from made_certificates import signed
-from on_terminal import CTRL_C, CTRL_D, OnTerminal
+from on_terminal import CTRL_C, CTRL_D, PROMPT, OnTerminal
 from slurm_stand_in import Site, endpoint, job
 from waiting import until
 
@@ -376,6 +376,7 @@ def test_a_chat_waits_for_a_server_that_loads_and_not_for_none(site: Site, engin
         assert chat.shows("job 200 is loading; waiting")
         (site.root / "endpoints" / "200.json").write_text(json.dumps(document))
         assert chat.shows("Ctrl-D leaves")
+        assert chat.shows(PROMPT)
         chat.type(CTRL_D)
         assert chat.ends() == 0
     finally:
@@ -397,11 +398,13 @@ def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path:
     try:
         with chat_stand_in.serving(tmp_path / "second", pem, heir) as port:
             assert chat.shows("Ctrl-D leaves")
+            assert chat.shows(PROMPT)
             chat.type("wait\n")
             assert chat.shows("Hello from")
             # Ctrl-C is for the answer, and not for ssh.
             chat.type(CTRL_C)
             assert chat.shows("interrupted")
+            assert chat.shows(PROMPT)
             publish(site, 200, (9, ""), state="ended", successor="201")
             site.slurm.queue(job(201, "serve", there(site), N="c2"))
             certificate = tls.extract_certificates(pem)

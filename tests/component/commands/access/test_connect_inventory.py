@@ -23,7 +23,7 @@ from chat_stand_in import Engine, serving
 from command_line import Done, gives, surroundings, task
 from group_hosts import planned
 from made_certificates import certificate, signed
-from on_terminal import CTRL_C, CTRL_D, OnTerminal
+from on_terminal import CTRL_C, CTRL_D, PROMPT, OnTerminal
 from ssh_stand_in import Machine
 from waiting import until
 
@@ -432,10 +432,12 @@ def test_ctrl_c_in_a_chat_leaves_the_tunnel(site: Site) -> None:
     chat = OnTerminal(["chat", site.inventory, "--tunnel"], site.kimi.home, env)
     try:
         assert chat.shows("Ctrl-D leaves")
+        assert chat.shows(PROMPT)
         chat.type("wait\n")
         assert chat.shows("Hello from")
         chat.type(CTRL_C)
         assert chat.shows("interrupted")
+        assert chat.shows(PROMPT)
         chat.type("next\n")
         assert chat.shows("tokens")
         chat.type(CTRL_D)
