@@ -488,4 +488,4 @@ def test_advisories_are_read_as_pip_audit_writes_them() -> None:
     assert rows == [expected]
     for text in (write({skipped: []}, []), "", "{}"):
         with pytest.raises(advisories.UnknownError):
-            advisories.parse_report(text, "no route to pypi.org")
+            advisories.parse_report(text, "no route to the index")
