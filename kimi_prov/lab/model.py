@@ -65,6 +65,11 @@ def make_model(
     return dest
 
 
+def write_tensors(path: Path, tensors: list[Tensor]) -> None:
+    """Write one file of safetensors; what a tensor leaves out takes no room."""
+    _write_file(path, _make_safetensors(tensors))
+
+
 def _write_file(path: Path, parts: Iterable[_Part]) -> None:
     with path.open("wb") as file:
         for part in parts:

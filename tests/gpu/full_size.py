@@ -26,6 +26,7 @@ from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode
 from kimi_prov.lab import model, model_shapes
 from kimi_prov.lab.inventory import identify_lab
+from kimi_prov.lab.model_tensors import Tensor
 from kimi_prov.lab.state import LabState, find_state_home
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Models:
                 "repo": f"lab/{DRAFT}",
                 "models": [PLAIN, PLAIN + ESTIMATED],
                 "method": "eagle3",
-                "size_bytes": sum(_count_bytes(*tensor) for tensor in list_draft_tensors(target)),
+                "size_bytes": sum(tensor.size for tensor in list_draft_tensors(target)),
                 "kv_values": target.kv_lora_rank + target.qk_rope_head_dim,
                 "least": "0.18.0",
                 "source": "tests/gpu/full_size.py",
@@ -247,8 +248,8 @@ class Models:
         file.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
-def list_draft_tensors(of: Architecture) -> list[tuple[str, str, tuple[int, ...]]]:
-    """List a draft's tensors: name, type, shape. Read by vLLM's `deepseek_eagle3`, one layer."""
+def list_draft_tensors(of: Architecture) -> list[Tensor]:
+    """List a draft's tensors, all zeros. Read by vLLM's `deepseek_eagle3`, one layer."""
     hidden, heads = of.hidden, of.heads
     key = of.qk_nope_head_dim + of.qk_rope_head_dim
     sizes: dict[str, tuple[int, ...]] = {
@@ -276,12 +277,11 @@ def list_draft_tensors(of: Architecture) -> list[tuple[str, str, tuple[int, ...]
         "midlayer.mlp.up_proj": (of.dense_width, hidden),
         "midlayer.mlp.down_proj": (hidden, of.dense_width),
     }
-    weights = [(f"{name}.weight", "BF16", shape) for name, shape in sizes.items()]
-    return [*weights, ("d2t", "I64", (_DRAFT_VOCAB,))]
-
-
-def _count_bytes(_: str, kind: str, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * {"BF16": 2, "I64": 8}[kind]
+    weights = [
+        Tensor(f"{name}.weight", shape, "BF16", b"", 2 * math.prod(shape))
+        for name, shape in sizes.items()
+    ]
+    return [*weights, Tensor("d2t", (_DRAFT_VOCAB,), "I64", b"", 8 * _DRAFT_VOCAB)]
 
 
 def write_draft(folder: Path, target: Architecture) -> None:
@@ -312,15 +312,7 @@ def write_draft(folder: Path, target: Architecture) -> None:
         },
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, kind, shape in list_draft_tensors(target):
-        begin, end = end, end + _count_bytes(name, kind, shape)
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+    model.write_tensors(folder / "model.safetensors", list_draft_tensors(target))
 
 
 def layers_held(name: str, gpu_bytes: int) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Other = tuple[str, CheckedTarget]
 
 # A smaller gain lies within the error of the estimates.
-_MIN_GAIN = 1.1
+MIN_GAIN = 1.1
 _PACES = ("batch", "slow", "chat")
 
 
@@ -93,7 +93,7 @@ def _is_better(other: CheckedTarget, target: CheckedTarget, load: Load) -> bool:
         return False
     if here["machines"] is None or there["machines"] != here["machines"]:
         return here["machines"] is None or there["machines"] < here["machines"]
-    return _read_speed(other) > _MIN_GAIN * _read_speed(target)
+    return _read_speed(other) > MIN_GAIN * _read_speed(target)
 
 
 def _rank_pace(target: CheckedTarget) -> int:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts.quote import LinkFacts
     from kimi_prov.sizing.load import Load
 
-# A smaller gain lies within the error of the estimates.
-_MIN_GAIN = 1.1
 _JOINED = (2, 4)
 _MIN_CARDS, _ALL_LANES = 2, 16
 # The network that vendors of such machines offer: a port of this rate for each GPU.
@@ -187,13 +185,13 @@ def _give_all_lanes(facts: Facts) -> Facts | None:
 
 def _answers_sooner(other: CheckedTarget, target: CheckedTarget) -> bool:
     here, there = target["plan"]["throughput"]["ttft_s"], other["plan"]["throughput"]["ttft_s"]
-    return (here["expected"] or 0) > _MIN_GAIN * (there["expected"] or math.inf)
+    return (here["expected"] or 0) > other_settings.MIN_GAIN * (there["expected"] or math.inf)
 
 
 def _is_faster(other: CheckedTarget, target: CheckedTarget) -> bool:
     here, there = target["plan"]["throughput"], other["plan"]["throughput"]
     return any(
-        (new or 0) > _MIN_GAIN * (old or 0)
+        (new or 0) > other_settings.MIN_GAIN * (old or 0)
         for new, old in (
             (there["single_tok_s"]["expected"], here["single_tok_s"]["expected"]),
             (there["decode_tok_s"]["expected"], here["decode_tok_s"]["expected"]),

@@ -48,9 +48,10 @@ class Command(click.Command):
                 raise
             raise MissingError(missing, ctx) from error
         # A shell that completes a line parses what is not yet whole.
-        missing = [] if ctx.resilient_parsing else self._list_missing(ctx, words)
-        if missing:
-            raise MissingError(missing, ctx)
+        if self.either and not ctx.resilient_parsing:
+            missing = self._list_missing(ctx, words)
+            if missing:
+                raise MissingError(missing, ctx)
         return rest
 
     def _list_missing(self, ctx: click.Context, args: Sequence[str]) -> list[tuple[str, ...]]:

@@ -128,15 +128,16 @@ def make_document(
     flags: Mapping[str, object],
 ) -> PreparedWeightsPlan:
     """Make the plan's `prepared_weights`. `bytes`: of all ranks' files, estimated."""
-    folder = None
+    folder = manifest = None
     if choice.prepared.enabled:
-        folder = _name_folder(choice, weights, _find_manifest(settings, weights), flags)
+        manifest = _find_manifest(settings, weights)
+        folder = _name_folder(choice, weights, manifest, flags)
     return {
         "enabled": choice.prepared.enabled,
         "reason": choice.prepared.reason,
         "dir": folder,
         "bytes": _count_bytes(budget) if folder else 0,
-        "manifest": _find_manifest(settings, weights) if folder else None,
+        "manifest": manifest,
     }
 
 
