@@ -52,6 +52,8 @@ PROMPTS = (512, 4096)
 BEFORE = 8
 # Bytes that are streamed: more than any cache holds.
 STREAMED = 1 << 30
+# llama.cpp lays these out for AMX, whose product then refuses their operand: it is not contiguous.
+LLAMA_PLAIN = "attn_k_b=CPU,attn_v_b=CPU"
 WORKER = "KIMI_STEPS_WORKER"
 LIMIT_S = 1200
 
@@ -204,7 +206,7 @@ class Machine:
             room = str(max(max(STEPS) * (BEFORE + int(tokens)), max(PROMPTS) + 8))
             argv = [str(self.llama), "-m", str(self.place / "model.gguf"), "-c", room, "-b", "2048",
                     "-ub", "512", "-t", str(len(self.cores)), "--output-format", "jsonl",
-                    *arguments]  # fmt: skip
+                    "-ot", LLAMA_PLAIN, *arguments]  # fmt: skip
             done = self._finish(argv, dict(os.environ))
             rows = [json.loads(row) for row in done.stdout.splitlines() if row.startswith("{")]
             if not rows:
