@@ -89,6 +89,8 @@ class Scan:
     ) -> None:
         self.values: int = outer.values if outer else 0
         self.items = 0
+        # Texts of a list of prompts, each of which gets an answer.
+        self.prompts = 0
         self.depth = 0
         # Where the outermost object begins; None where the text is no object.
         self.root: int | None = None
@@ -187,6 +189,7 @@ class Scan:
             self._numbers += 1
         elif direct or nested:
             self.items += 1
+            self.prompts += self._member == "prompt"
         if self.items + (self._numbers if self.items else 0) > self._limits.items:
             raise TooMuchError(
                 f"{self._member} has more than {self._limits.items} items"

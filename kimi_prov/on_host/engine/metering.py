@@ -172,6 +172,10 @@ class Meter:
                 body = await self._app.read(scope, receive, key)
                 if body is None:
                     return
+                refusal = await self._ask_for_answers(line, use, rule, body.count_answers())
+                if refusal is not None:
+                    await _refuse(send, *refusal)
+                    return
                 scope, body = passing.request_usage(scope, body)
                 await self._app.pass_on(scope, body, receive, passing.send, key)
             except RefusedError as refused:
@@ -183,14 +187,29 @@ class Meter:
         finally:
             line.close()
 
-    async def _ask(self, line: Line, use: Use, rule: str) -> tuple[int, str, str, int] | None:
+    async def _ask_for_answers(
+        self, line: Line, use: Use, rule: str, answers: int
+    ) -> tuple[int, str, str, int] | None:
+        """Ask for the places of a request that wants several answers; return as `_ask` does."""
+        most = key_rules.parse(rule).limits.get(key_rules.PARALLEL)
+        if most is None or answers == 1:
+            return None
+        if answers > most:
+            said = f"The request asks for {answers} answers at once; this key may have {most}."
+            raise RefusedError(400, "too_many_answers", said, "n")
+        return await self._ask(line, use, rule, do="widen", answers=answers)
+
+    async def _ask(
+        self, line: Line, use: Use, rule: str, **said: object
+    ) -> tuple[int, str, str, int] | None:
         """Return status, type, message and seconds to wait of a refusal; None for none."""
+        question = {"do": "ask", "id": use.request, "key": use.key, "rule": rule, **said}
         limited = bool(key_rules.parse(rule).limits)
         until = time.monotonic() + MAX_WAIT_S
         while True:
             try:
                 await self._deliver(line)
-                answer = await line.say(do="ask", id=use.request, key=use.key, rule=rule)
+                answer = await line.say(**question)
                 break
             except AwayError:
                 if not limited:

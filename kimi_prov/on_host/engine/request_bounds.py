@@ -35,7 +35,10 @@ _FALLBACK_BYTES = 64 << 20
 # A request that is larger, or has more values, takes its turn.
 _SMALL_BYTES, _SMALL_VALUES = 4096, 64
 # Fields that decide what a request costs, and the bytes that their values need at most.
-FIELDS = ("stream", "stream_options", "background")
+FIELDS = ("stream", "stream_options", "background", "n", "best_of")
+_ANSWERS = ("n", "best_of")
+# Answers that one request may ask for. vLLM takes 16384, which would keep all others waiting.
+MAX_ANSWERS = 128
 _FIELD_BYTES = 4096
 _MAX_DIGITS = 18
 # Rounds of the event loop in which the engine has read a body that it was given.
@@ -80,6 +83,12 @@ class Body(NamedTuple):
             }
         except (ValueError, RecursionError):
             return {}
+
+    def count_answers(self) -> int:
+        """Return how many answers it asks for: `n` of each prompt."""
+        fields = self.read_fields()
+        of_each = max(_read_count(fields.get(name)) for name in _ANSWERS)
+        return of_each * max(self.scan.prompts, 1)
 
     def with_field(self, name: str, value: object) -> Body:
         """Return the body with another value of an outermost field; it is an object with fields."""
@@ -203,7 +212,12 @@ class RequestBounds:
             if end - start > _FIELD_BYTES:
                 said = f"{name} has {end - start} bytes; the most is {_FIELD_BYTES}."
                 raise RefusedError(400, "request_too_complex", said, name)
-        return Body(data, scan)
+        body = Body(data, scan)
+        answers = body.count_answers()
+        if answers > MAX_ANSWERS:
+            said = f"The request asks for {answers} answers; the most is {MAX_ANSWERS}."
+            raise RefusedError(400, "too_many_answers", said, "n")
+        return body
 
     async def pass_on(
         self, scope: Scope, body: Body, receive: Receive, send: Send, key: str = ""
@@ -247,6 +261,16 @@ class RequestBounds:
                 raise _make_size_error(f"{size} or more", most)
             if not message.get("more_body"):
                 return b"".join(parts)
+
+
+def _read_count(value: object) -> int:
+    """Return a number as the engines' models take it, from a word too; 1 for what they refuse."""
+    try:
+        return max(int(float(value)), 1) if isinstance(value, (int, float, str)) else 1
+    except OverflowError:
+        return MAX_ANSWERS + 1
+    except ValueError:
+        return 1
 
 
 def _make_size_error(size: str, most: int) -> RefusedError:

@@ -34,7 +34,7 @@ from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.exposition import render
 from kimi_prov.on_host.system.files import remove
 from kimi_prov.on_host.system.notify import Notifier
-from kimi_prov.on_host.usage import exposition
+from kimi_prov.on_host.usage import exposition, windows
 from kimi_prov.on_host.usage.machines import Machines
 from kimi_prov.on_host.usage.places import Holder, Places
 from kimi_prov.on_host.usage.pool import Pool
@@ -126,6 +126,15 @@ class Counter:
             if refusal:
                 return {"ok": False, "reason": refusal.reason, "wait_s": refusal.wait_s}
             self._places.add(key, request, holder)
+        elif said["do"] == "widen":
+            rule = key_rules.parse(str(said.get("rule") or ""))
+            answers = max(_require_count(said["answers"]), 1)
+            others = self._places.count(key, besides=request)
+            found = windows.check_parallel(others + answers - 1, rule.limits)
+            for refusal in found:
+                self._store.refuse(key, refusal.reason)
+                return {"ok": False, "reason": refusal.reason, "wait_s": refusal.wait_s}
+            self._places.add(key, request, holder, answers)
         elif said["do"] == "tell":
             used = (_require_count(said["prompt"]), _require_count(said["completion"]))
             ended = said["ended"] is True

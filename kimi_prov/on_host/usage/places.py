@@ -1,4 +1,6 @@
-"""The requests under way of each key: each holds a place as long as its connection to the counter.
+"""The requests under way of each key, each with a place for each of its answers.
+
+A request holds its places as long as its connection to the counter.
 
 An engine that ends closes its connections, and a counter that ends forgets all places. So no crash
 leaves a place that nobody frees.
@@ -18,25 +20,26 @@ class Places:
     """Who holds which request of a key."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, dict[str, Holder]] = {}
+        self._keys: dict[str, dict[str, tuple[Holder, int]]] = {}
 
     def count(self, key: str, besides: str = "") -> int:
-        """Return how many requests of a key are under way, without the request `besides`."""
+        """Return how many answers of a key are under way, without those of `besides`."""
         held = self._keys.get(key, {})
-        return len(held) - (besides in held)
+        return sum(answers for request, (_, answers) in held.items() if request != besides)
 
-    def add(self, key: str, request: str, holder: Holder) -> None:
-        """Give a request a place; if it has one, only its holder changes."""
+    def add(self, key: str, request: str, holder: Holder, answers: int = 1) -> None:
+        """Give a request its places; if it has some, the holder changes, and they never shrink."""
+        _, had = self._keys.get(key, {}).get(request, (holder, 1))
         self.free(key, request)
-        self._keys.setdefault(key, {})[request] = holder
+        self._keys.setdefault(key, {})[request] = (holder, max(had, answers))
         holder.held.add((key, request))
 
     def free(self, key: str, request: str) -> None:
-        """Free the place of a request that has ended, whoever holds it."""
+        """Free the places of a request that has ended, whoever holds them."""
         held = self._keys.get(key, {})
-        holder = held.pop(request, None)
-        if holder is not None:
-            holder.held.discard((key, request))
+        had = held.pop(request, None)
+        if had is not None:
+            had[0].held.discard((key, request))
         if not held:
             self._keys.pop(key, None)
 

@@ -419,6 +419,32 @@ def test_requests_at_once_bound_by_how_much_a_day_is_exceeded(db: Any, tmp_path:
     assert statuses.count(429) == 300 - statuses.count(200)
 
 
+def test_several_answers_of_one_request_take_as_many_places(db: Any, tmp_path: Path) -> None:
+    """`n` and lists of prompts would pass a limit of requests at once by one request."""
+    engine = Engine(*STREAM)
+    limits = {"parallel": 4}
+
+    async def whole() -> list[Any]:
+        async with counting(db, tmp_path / "s"):
+            meter = metering.Meter(engine, str(tmp_path / "s"))
+            engine.stop_at = 0
+            begun = asyncio.ensure_future(ask(meter, {"stream": True, "n": 3}, **limits))
+            await engine.stopped.wait()
+            engine.stop_at = None
+            wishes = [{"n": 2}, {"n": 1}, {"n": 5}, {"prompt": ["a", "b"]}, {"prompt": [1, 2, 3]}]
+            found = [await ask(meter, {"stream": True, **wish}, **limits) for wish in wishes]
+            others = await ask(meter, {"stream": True, "n": 5}, key="bob", parallel=5)
+            begun.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
+            after = await ask(meter, {"stream": True, "n": 4}, **limits)
+            return [*found, others, after]
+
+    found = asyncio.run(whole())
+    assert [status for status, *_ in found] == [429, 200, 400, 429, 200, 200, 200]
+    assert b"5 answers at once; this key may have 4" in found[2][2]
+    assert len(engine.bodies) == 5
+
+
 def test_the_machines_own_requests_are_no_use(db: Any, tmp_path: Path) -> None:
     keys = ("", *key_rules.UNCOUNTED)
     run(db, tmp_path, Engine(answer={"usage": USAGE}), *({"body": {}, "key": key} for key in keys))

@@ -103,6 +103,49 @@ def test_a_size_is_held_by_length_and_by_counting_chunks(tmp_path: Path) -> None
     assert len(engine.bodies) == 2
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"n": 129},
+        {"n": "129"},
+        {"n": 129.0},
+        {"best_of": 16384, "n": 1},
+        {"n": 10**400},
+        {"prompt": ["a"] * 65, "n": 2},
+        {"prompt": [[1, 2]] * 129},
+    ],
+    ids=str,
+)
+def test_one_request_asks_for_so_many_answers_at_most(tmp_path: Path, wish: Any) -> None:
+    """vLLM takes 16384 answers of one request, and all others wait for them."""
+    engine = Engine()
+    gate = gate_of(engine, tmp_path)
+    status, answer, _ = asyncio.run(ask(gate, json.dumps(wish).encode()))
+    assert (status, answer["error"]["code"]) == (400, "too_many_answers")
+    assert "the most is 128" in answer["error"]["message"]
+    assert engine.bodies == []
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"n": 128},
+        {"n": None},
+        {"n": "many"},
+        {"n": True},
+        {"stop": ["a"] * 200},
+        {"prompt": list(range(500))},
+        {"prompt": ["a"] * 64, "n": 2},
+    ],
+    ids=str,
+)
+def test_what_asks_for_no_more_is_passed_on(tmp_path: Path, wish: Any) -> None:
+    engine = Engine()
+    body = json.dumps(wish).encode()
+    assert asyncio.run(ask(gate_of(engine, tmp_path), body))[0] == 200
+    assert engine.bodies == [body]
+
+
 def test_a_plan_that_changes_counts_at_once_and_one_that_is_broken_does_not(tmp_path: Path) -> None:
     limit = limit_of(10, tmp_path)
     plan = tmp_path / "plan.json"
