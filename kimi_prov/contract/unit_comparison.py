@@ -164,6 +164,11 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
     return shown
 
 
+def has_secret_name(line: str) -> bool:
+    """Return whether a line has a name by which values are hidden."""
+    return bool(_SECRET.search(line))
+
+
 def parse_assignments(text: str) -> list[tuple[str, str]]:
     """List the assignments of the section [Service], in order."""
     found: list[tuple[str, str]] = []

@@ -16,7 +16,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.drift import causes, compare, observe, weights
+from kimi_prov.on_host.drift import causes, changed_lines, compare, observe, weights
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.history import applied as record
@@ -98,7 +98,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
         seen.add_unseen("packages", "dpkg's list of packages cannot be read")
         now["packages"] = was["packages"]
     _compare_firewall(seen, was, now)
-    seen.differences += compare.list_differences(was, now)
+    seen.differences += changed_lines.add_lines(paths, was, compare.list_differences(was, now))
     _compare_served_certificate(seen, paths, was)
     found = _compare_units(seen, was, status.list_resting_units(paths, plan))
     if found is not None:

@@ -200,10 +200,10 @@ class Meter:
         return await self._ask(line, use, rule, do="widen", answers=answers)
 
     async def _ask(
-        self, line: Line, use: Use, rule: str, **said: object
+        self, line: Line, use: Use, rule: str, **more: object
     ) -> tuple[int, str, str, int] | None:
         """Return status, type, message and seconds to wait of a refusal; None for none."""
-        question = {"do": "ask", "id": use.request, "key": use.key, "rule": rule, **said}
+        question = {"do": "ask", "id": use.request, "key": use.key, "rule": rule, **more}
         limited = bool(key_rules.parse(rule).limits)
         until = time.monotonic() + MAX_WAIT_S
         while True:

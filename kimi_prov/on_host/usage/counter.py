@@ -130,8 +130,7 @@ class Counter:
             rule = key_rules.parse(str(said.get("rule") or ""))
             answers = max(_require_count(said["answers"]), 1)
             others = self._places.count(key, besides=request)
-            found = windows.check_parallel(others + answers - 1, rule.limits)
-            for refusal in found:
+            for refusal in windows.check_parallel(others + answers - 1, rule.limits):
                 self._store.refuse(key, refusal.reason)
                 return {"ok": False, "reason": refusal.reason, "wait_s": refusal.wait_s}
             self._places.add(key, request, holder, answers)
