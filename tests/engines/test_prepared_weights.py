@@ -26,14 +26,35 @@ _LINE = re.compile(r"\[loader\.py:\d+\] (.*)")
 
 
 @pytest.fixture(scope="module")
-def loads(
-    parser_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Any]]:
-    """What each load held and said, by its name."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, and the plugin as it is installed."""
     folder = tmp_path_factory.mktemp("prepared")
     model.make_model(folder / "model", "bf16")
     _, wheel = engine_plugins.make_wheel("prepared")
     zipfile.ZipFile(io.BytesIO(wheel)).extractall(folder / "packages")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loads(parser_of: Callable[[str], Path], folder: Path) -> dict[str, dict[str, Any]]:
+    """What each load held and said, by its name."""
+    told: dict[str, dict[str, Any]] = {}
+    said: list[str] = []
+    kept = folder / "kept"
+    for line in run(parser_of, [str(SCRIPT)], folder, kept):
+        if line.startswith("TOLD "):
+            row = json.loads(line.removeprefix("TOLD "))
+            told[row["name"]] = row | {"log": "\n".join(said)}
+            said = []
+        elif match := _LINE.search(line):
+            said.append(match[1])
+    return told
+
+
+def run(
+    parser_of: Callable[[str], Path], command: list[str], folder: Path, kept: Path, *before: str
+) -> list[str]:
+    """Run a script of this folder by an engine's python; returns the lines that it wrote."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder / "packages"),
@@ -44,7 +65,7 @@ def loads(
     }
     python = parser_of("0.32.0") / "bin" / "python"
     done = subprocess.run(
-        [python, SCRIPT, folder / "model", folder / "kept"],
+        [*before, python, *command, folder / "model", kept],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,20 +73,15 @@ def loads(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    told: dict[str, dict[str, Any]] = {}
-    said: list[str] = []
-    for line in done.stdout.splitlines():
-        if line.startswith("TOLD "):
-            row = json.loads(line.removeprefix("TOLD "))
-            told[row["name"]] = row | {"log": "\n".join(said)}
-            said = []
-        elif match := _LINE.search(line):
-            said.append(match[1])
-    return told
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
-    "name", ["first", "second", "flipped", "truncated", "another manifest", "engine, prepared"]
+    "name",
+    [
+        *("first", "second", "flipped", "truncated", "another manifest"),
+        *("engine, prepared", "engine, of other sizes"),
+    ],
 )
 def test_every_tensor_is_that_of_an_ordinary_load(
     loads: dict[str, dict[str, Any]], name: str
@@ -80,6 +96,14 @@ def test_an_engine_answers_as_after_an_ordinary_load(loads: dict[str, dict[str, 
     assert loads["engine, prepared"]["answers"] == loads["engine, ordinary"]["answers"]
 
 
+def test_an_engine_for_other_requests_and_threads_copies_the_same_files(
+    loads: dict[str, dict[str, Any]],
+) -> None:
+    one, other = loads["engine, prepared"], loads["engine, of other sizes"]
+    assert other["sums"] == one["sums"] != {}
+    assert "Prepared weights written" not in other["log"]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -89,6 +113,7 @@ def test_an_engine_answers_as_after_an_ordinary_load(loads: dict[str, dict[str, 
         ("truncated", "put aside: .* its first page says"),
         ("another manifest", "There are no prepared weights for this rank yet"),
         ("engine, prepared", "every sum as written"),
+        ("engine, of other sizes", "every sum as written"),
     ],
 )
 def test_the_log_says_which_way_was_taken(
@@ -107,6 +132,45 @@ def test_a_damaged_file_is_put_aside_and_another_key_has_a_file_of_its_own(
         loads["second"]["file"] + ".damaged"
     ]
     assert not any(name.endswith(".partial") for name in files)
+
+
+@pytest.fixture(scope="module")
+def ranks(parser_of: Callable[[str], Path], folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """What two ranks that load at once held and said, by the name of the load and the rank."""
+    kept = folder / "of two"
+    kept.mkdir()
+    own = ("unshare", "--user", "--map-root-user", "--mount")
+    script = SCRIPT.with_name("race.py")
+    lines = run(parser_of, [str(script)], folder, kept, *own)
+    rows = [json.loads(line.removeprefix("TOLD ")) for line in lines if line.startswith("TOLD ")]
+    return {(row["name"], row["rank"]): row for row in rows}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "files", "said"),
+    [
+        ("with room for one", 0, "GB free, 2 ranks together need"),
+        ("written", 2, "Prepared weights written"),
+        ("copied", 2, "every sum as written"),
+        ("half", 2, "There are no prepared weights for"),
+        ("damaged", 2, "put aside|those of another rank are damaged"),
+        ("copied again", 2, "every sum as written"),
+    ],
+)
+def test_ranks_write_together_and_copy_together_or_not_at_all(
+    ranks: dict[tuple[str, int], dict[str, Any]], rank: int, name: str, files: int, said: str
+) -> None:
+    row = ranks[name, rank]
+    assert row["held"] == ranks["ordinary", rank]["held"]
+    assert re.search(said, "\n".join(row["said"])), row["said"]
+    kept = [one for one in row["files"] if one.endswith(".prepared")]
+    assert len(kept) == files
+    assert not [one for one in row["files"] if one.endswith(".partial")]
+    if "every sum" not in said:
+        copied = [one for one in row["said"] if "every sum as written" in one]
+        # Of a set with a damaged file the other one is copied before that is known.
+        assert not copied or (name, rank) == ("damaged", 0)
 
 
 def test_a_file_holds_every_tensor_once_and_each_changed_byte_is_noticed(

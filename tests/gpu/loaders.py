@@ -41,6 +41,7 @@ GB = 1e9
 # Kimi-K2's packed experts: 2,048 rows of 7,168 / 8 words of eight INT4 each.
 EXPERT_ROWS, EXPERT_WORDS = 2048, 896
 RANKS = 8
+HUGE = "huge pages"
 # The engine's log, by the phase that a line ends; each has the seconds in its group.
 PHASES = {
     "made": re.compile(r"Initializing model took ([\d.]+) seconds"),
@@ -152,17 +153,20 @@ def parse_phases(log: str) -> dict[str, float]:
 # --- the pieces -------------------------------------------------------------------------------
 
 
-def run_pieces(results: Results, gb: float, disk: Path, ram: Path) -> None:
+def run_pieces(results: Results, gb: float, disk: Path | None, ram: Path) -> None:
     """Measure copies of one file in each way, and experts cut and turned."""
     sys.path.insert(0, str(PLUGIN))
     import torch  # noqa: PLC0415
 
     torch.cuda.init()
     target = torch.empty(int(gb * GB) // 4096 * 4096, dtype=torch.uint8, device="cuda")
-    for folder, sources in ((ram, ("ram disk",)), (disk, ("page cache", "disk"))):
+    places = [(ram, ("ram disk",)), *([(disk, ("page cache", "disk"))] if disk else [])]
+    for folder, sources in places:
         path = folder / "kimi-loaders.prepared"
         try:
             pieces = _write_file(path, target, folder)
+            if path.stat().st_blksize >= 2 << 20:
+                sources = (f"{sources[0]}, {HUGE}",)  # noqa: PLW2901
             for source in sources:
                 for way in ("registered", "staged", "plain"):
                     run = partial(_copy, way, source, path, pieces)
@@ -286,9 +290,9 @@ class Engine:
         ]  # fmt: skip
 
 
-def prepared_flags(folder: Path) -> tuple[str, ...]:
+def prepared_flags(folder: Path, **more: str) -> tuple[str, ...]:
     """The flags of prepared weights in a folder."""
-    extra = json.dumps({"folder": str(folder), "manifest": "bench"})
+    extra = json.dumps({"folder": str(folder), "manifest": "bench", **more})
     return ("--load-format", "kimi_prepared", "--model-loader-extra-config", extra)
 
 
@@ -299,6 +303,7 @@ def run_engines(results: Results, engine: Engine, ram: Path, disk: Path) -> None
         ("default", "as it lies", ()),
         ("prepared, written", "ram disk", prepared_flags(prepared)),
         ("prepared", "ram disk", prepared_flags(prepared)),
+        ("prepared, staged", "ram disk", prepared_flags(prepared, way="staged")),
         ("instanttensor", "as it lies", ("--load-format", "instanttensor")),
         ("fastsafetensors", "as it lies", ("--load-format", "fastsafetensors")),
         ("prefetch", "as it lies", ("--safetensors-load-strategy", "prefetch")),
@@ -507,13 +512,15 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of an environment with vLLM")
     parser.add_argument("--flags", default="--max-model-len 4096 --trust-remote-code")
     parser.add_argument("--no-pieces", action="store_true", help="engines alone")
+    parser.add_argument("--ram-only", action="store_true", help="copies from the RAM disk alone")
     parser.add_argument(
         "--only", action="append", metavar="LOADER", help="those that begin so; repeatable"
     )
     options = parser.parse_args()
     results = Results(options.output, options.minutes, options.only)
     if not options.no_pieces:
-        run_pieces(results, options.gb, options.disk, options.ram)
+        disk = None if options.ram_only else options.disk
+        run_pieces(results, options.gb, disk, options.ram)
     if options.model is not None:
         packages = options.output / "packages"
         unpack_plugin(packages)

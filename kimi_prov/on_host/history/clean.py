@@ -59,27 +59,39 @@ def list_unneeded(paths: Paths) -> list[CleanItem]:
             for path in _list_folder(model)
             if _find_owner_name(paths, path) not in weights
         ]
-    return found + _list_prepared(paths, {prepared.get_folder(plan) for plan in found_plans})
+    needed = {folder for plan in found_plans for folder in prepared.list_needed_folders(plan)}
+    return found + _list_prepared(paths, needed)
 
 
-def _list_prepared(paths: Paths, needed: Collection[str | None]) -> list[CleanItem]:
-    """List folders of prepared weights that no version needs, and the damaged files of others."""
+def _list_prepared(paths: Paths, needed: Collection[str]) -> list[CleanItem]:
+    """List folders of prepared weights that no version needs, and of others what none can copy.
+
+    That is what was put aside, what has an older key, and what an engine wrote that is no longer
+    there.
+    """
     items: list[CleanItem] = []
     for folder in prepared.list_folders(paths):
         if _find_owner_name(paths, folder) not in needed:
             items.append(_describe_item(paths, "prepared", folder, f"prepared {folder.name}"))
             continue
+        kept = {paths.locate(path) for path in needed}
         items.extend(
             {
                 "kind": "prepared",
                 "path": _find_owner_name(paths, row.path),
                 "bytes": row.bytes,
-                "of": f"damaged {row.path.name}",
+                "of": f"{_describe_file(row, row.path.parent in kept)} {row.path.name}",
             }
             for row in prepared.list_files(folder)
-            if row.aside
+            if not row.counts or row.path.parent not in kept
         )
     return items
+
+
+def _describe_file(row: prepared.Stored, engine: bool) -> str:
+    if row.aside:
+        return "damaged"
+    return "older key" if engine else "no engine"
 
 
 def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:

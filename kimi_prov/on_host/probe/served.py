@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,14 @@ def read_served(document: object) -> ServedFacts | None:
         "gpu_share": share if isinstance(share, float) and 0 < share <= 1 else None,
         "experts": "kt" if by == "kt-kernel" else by,
         "nodes": _read_count(len(nodes)) if isinstance(nodes, list) else None,
+        "ram_pages": _read_pages(_read_section(document, "ram_disk")),
     }
+
+
+def _read_pages(ram_disk: Mapping[str, object]) -> Literal["small", "huge"] | None:
+    if ram_disk.get("enabled") is not True:
+        return None
+    return "huge" if "huge=always" in str(ram_disk.get("options")).split(",") else "small"
 
 
 def _read_section(document: object, name: str) -> Mapping[str, object]:

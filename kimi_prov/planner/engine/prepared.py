@@ -28,13 +28,21 @@ if TYPE_CHECKING:
 # The load format that the plugin adds to vLLM, and the flag with its settings.
 LOAD_FORMAT = "kimi_prepared"
 _EXTRA = "model-loader-extra-config"
-# Flags that change nothing of what a rank holds.
+# Flags that change nothing of what a rank holds after its load. What the plugin's key leaves out is
+# here too: files of one folder and rank then have one key for as long as the machine is the same.
 _HARMLESS = frozenset(
     {
+        VLLM.context,
+        VLLM.requests,
+        VLLM.chunk,
         VLLM.gpu_share,
         VLLM.cache_offloading,
         "enable-auto-tool-choice",
+        "enable-chunked-prefill",
         "enable-prefix-caching",
+        "enforce-eager",
+        "numa-bind",
+        "numa-bind-nodes",
         "reasoning-parser",
         "tool-call-parser",
     }
@@ -113,10 +121,10 @@ def _find_contradiction(settings: Settings) -> str | None:
 
 
 def _is_measured(catalogue: Catalogue, engine: Engine, weights_format: str) -> bool:
-    """Whether the catalogue has a measured rate of this load format on GPUs."""
-    packed = weights_format == "int4"
+    """Whether the catalogue has a measured start of a whole model on GPUs in this way."""
     return engine.variant == "cuda" and any(
-        way.covers(engine.version, LOAD_FORMAT, packed=packed) for way in catalogue.load_ways
+        row.load_format == LOAD_FORMAT and row.layers is None and row.weights == weights_format
+        for row in catalogue.load_times
     )
 
 

@@ -14,6 +14,7 @@ from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.node_kinds import list_own_nodes
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend, sglang, speculative
+from kimi_prov.planner.engine.prepared import LOAD_FORMAT
 from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
@@ -342,7 +343,7 @@ def make_load(
 ) -> Serving:
     """Make the load of one instance of what was chosen."""
     method = (choice.engine.methods or {}).get(choice.weights_format)
-    return make_serving(
+    serving = make_serving(
         *(settings, model, budget, _name_format(choice, method)),
         engine="ktransformers" if choice.hybrid else "vllm",
         version=choice.engine.version,
@@ -350,6 +351,8 @@ def make_load(
         threads=placement.pool_threads or None,
         in_memory=in_memory,
     )
+    # Of every start but the first, which writes them.
+    return replace(serving, load_format=LOAD_FORMAT) if choice.prepared.enabled else serving
 
 
 def count_running(settings: Settings, serving: Serving, instances: int) -> int:

@@ -309,8 +309,11 @@ def _format_prepared(kept: PreparedStatus | None) -> list[str]:
     if not kept or not kept["planned"]:
         return []
     aside = f", {kept['put_aside']} DAMAGED put aside" if kept["put_aside"] else ""
-    files = f"{kept['files']} files, {format_bytes(kept['bytes'])}{aside}"
-    return format_entry("prepared weights", files if kept["files"] or aside else "none yet")
+    older = f", {kept['older']} of an older key (clean)" if kept.get("older") else ""
+    files = f"{kept['files']} files, {format_bytes(kept['bytes'])}{older}{aside}"
+    return format_entry(
+        "prepared weights", files if kept["files"] or older or aside else "none yet"
+    )
 
 
 def _format_space(host: Mapping[str, Any]) -> list[str]:

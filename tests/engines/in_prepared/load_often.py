@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -100,12 +101,28 @@ def main() -> None:
     tell("another manifest", held=describe(load(config, {**extra, "manifest": "two"})))
     tell("files", files=sorted(p.name for p in folder.iterdir()))
     del llm
-    # An engine's key is made before its first step: two engines agree, and copy.
-    for name in ("engine, first", "engine, prepared"):
+    answer_by_engines(options, extra, folder)
+
+
+def answer_by_engines(options: dict[str, object], extra: dict[str, object], folder: Path) -> None:
+    """Two engines agree on the key, and one of other sizes of requests and threads as well."""
+    more = {"max_num_seqs": 3, "max_num_batched_tokens": 700, "max_model_len": 640}
+    more |= {"enable_prefix_caching": False, "disable_log_stats": False}
+    for name, sizes in (("first", {}), ("prepared", {}), ("of other sizes", more)):
+        if sizes:
+            os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "0"}
         gc.collect()
-        again = LLM(**options, load_format="kimi_prepared", model_loader_extra_config=extra)
-        tell(name, held=again.apply_model(describe)[0], answers=answer(again))
-        del again
+        llm = LLM(
+            **{**options, **sizes},
+            load_format="kimi_prepared",
+            model_loader_extra_config=extra,
+        )
+        held, answers = llm.apply_model(describe)[0], answer(llm)
+        files = {
+            p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.glob("*.prepared")
+        }
+        tell(f"engine, {name}", held=held, answers=answers, sums=files)
+        del llm
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ PORT = {
     "tower": 8905,
     "full": 8906,
     "loaders": 8907,
+    "prepared": 8908,
 }
 FILES = {
     "processor": "test_processor_served.py",
@@ -53,6 +54,7 @@ FILES = {
     "tower": "test_tower_served.py",
     "full": "test_full_size_served.py",
     "loaders": "test_loaders_served.py",
+    "prepared": "test_prepared_gpus_served.py",
 }
 IMAGES = {
     "processor": "debian-12",
@@ -62,16 +64,17 @@ IMAGES = {
     "tower": "debian-13",
     "full": "debian-13",
     "loaders": "debian-13",
+    "prepared": "debian-13",
 }
 # Kinds for which nothing more travels than for another.
-PACKED_AS = {"group": "served", "tower": "served", "full": "served", "loaders": "served"}
+PACKED_AS = dict.fromkeys(("group", "tower", "full", "loaders", "prepared"), "served")
 # Folders of reports within the one that pytest is told.
 WITHIN = {kind: kind for kind in PORT if kind != "served"}
 # Made on that machine, in this order: the cut model, and for a kind that serves another, that one.
 MODELS = ("kimi-k2-cut", "kimi-k2.5-cut")
 SERVES = {"tower": "kimi-k2.5-cut"}
 # These make their own.
-MAKES = ("full", "loaders")
+MAKES = ("full", "loaders", "prepared")
 SERVED = "0.33.0"
 # NVIDIA's libraries of the same CUDA, which the machine has for a torch of its own: they are
 # written as wheels again.

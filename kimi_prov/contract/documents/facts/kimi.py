@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from kimi_prov.contract.documents.form import NotRequired, Whole
 
@@ -122,6 +122,8 @@ class ServedFacts(TypedDict):
     """NUMA nodes over which an engine's experts lie."""
     prepared: NotRequired[bool]
     """Whether its engines keep prepared weights."""
+    ram_pages: NotRequired[Literal["small", "huge"] | None]
+    """Pages of its RAM disk; null without one."""
 
 
 class ServingFacts(TypedDict):

@@ -182,8 +182,10 @@ class PreparedStatus(TypedDict):
     """Of the present plan, one a rank."""
     put_aside: Count
     """Damaged files, which `clean` removes."""
+    older: NotRequired[Count]
+    """Files of older keys, which no start copies any more and `clean` removes."""
     bytes: Count
-    """On the disk, of both."""
+    """On the disk, of all."""
 
 
 class PortStatus(TypedDict):

@@ -6,6 +6,7 @@ and one changed word always changes it. It finds damage; a forger could replace 
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import threading
@@ -32,6 +33,8 @@ _WORD = 8
 _WINDOW, _AHEAD = 256 << 20, 4
 _READERS, _STAGE = 8, 32 << 20
 _PORTABLE, _READ_ONLY = 1, 8
+HUGE_PAGE = 2 << 20
+log = logging.getLogger("vllm.kimi_prepared_weights")
 
 
 @dataclass
@@ -56,9 +59,11 @@ class Sums:
         return total
 
 
-def read_chunks(storage: torch.Tensor) -> Iterator[tuple[memoryview, int]]:
-    """Read a storage in chunks, each with its sum."""
-    sums = Sums(storage.device)
+def read_chunks(
+    storage: torch.Tensor, sums: Sums | None = None
+) -> Iterator[tuple[memoryview, int]]:
+    """Read a storage in chunks, each with its sum; `sums` are those of its device."""
+    sums = sums or Sums(storage.device)
     stage = None
     if storage.device.type == "cuda":
         stage = torch.empty(min(CHUNK, len(storage)), dtype=torch.uint8, pin_memory=True)
@@ -102,19 +107,16 @@ def copy_file(path: Path, pieces: Sequence[Piece], way: str | None = None) -> Co
     """Copy a file into storages and check each sum. Raises DamagedError at a wrong one.
 
     `way`: `staged` reads the file by threads into pinned memory, `registered` maps and registers
-    it, `plain` copies the mapping as it is. None: staged on a card, plain elsewhere. One of two
-    H200 took 27.3 GB/s staged from the page cache and 19.4 registered (tests/gpu/loaders.py): to
-    register pages of 4 KiB costs more than to copy them once more.
+    it, `plain` copies the mapping as it is. None: by the size of the file's pages on a card, plain
+    elsewhere.
     """
     began = time.perf_counter()
     on_card = any(piece.target.is_cuda for piece in pieces)
     sums: list[torch.Tensor]
     if not on_card or way == "plain":
         way, sums = "plain", _copy_plain(path, pieces)
-    elif way == "registered":
-        sums = _copy_registered(path, pieces)
     else:
-        way, sums = "staged", _copy_staged(path, pieces)
+        way, sums = _copy_to_card(path, pieces, way or choose_way(path))
     found = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
     for piece, total in zip(pieces, found, strict=True):
         if total != piece.sum:
@@ -125,6 +127,27 @@ def copy_file(path: Path, pieces: Sequence[Piece], way: str | None = None) -> Co
 
 class RegistrationError(Exception):
     """The driver does not register this file's mapping, as it may not for files on disks."""
+
+
+def choose_way(path: Path) -> str:
+    """Choose how a file comes to a card, by what one page of it holds.
+
+    In docs/reference/loaders.md, GB/s on one of two H200, pages of 4 KiB went staged at 20 to 27
+    and registered at 5 to 19: a page is registered by itself, whatever it holds. Huge pages, of
+    which there are 512 times fewer, went at 24 and 18 to 26: much the same, and staging has eight
+    threads a rank copy all bytes once more, where eight ranks share one host's memory.
+    """
+    # A RAM disk with huge pages says so (tmpfs gives its page as the best size to read).
+    return "registered" if path.stat().st_blksize >= HUGE_PAGE else "staged"
+
+
+def _copy_to_card(path: Path, pieces: Sequence[Piece], way: str) -> tuple[str, list[torch.Tensor]]:
+    if way == "registered":
+        try:
+            return way, _copy_registered(path, pieces)
+        except RegistrationError as error:
+            log.warning("Prepared weights are not registered: %s", error)
+    return "staged", _copy_staged(path, pieces)
 
 
 def _map_file(path: Path, access: int) -> mmap.mmap:

@@ -89,7 +89,7 @@ def describe_tensors(tensors: list[Held]) -> list[list[Any]]:
     numbers: dict[tuple[str, int], int] = {}
     rows = []
     for path, tensor in tensors:
-        storage = numbers.setdefault(_identify_storage(tensor), len(numbers))
+        storage = numbers.setdefault(identify_storage(tensor), len(numbers))
         rows.append(
             [
                 path,
@@ -109,11 +109,12 @@ def list_storages(tensors: list[Held]) -> list[Held]:
     """List the storages of tensors as bytes, each by the path of its first tensor."""
     storages: dict[tuple[str, int], Held] = {}
     for path, tensor in tensors:
-        storages.setdefault(_identify_storage(tensor), Held(path, _view_bytes(tensor)))
+        storages.setdefault(identify_storage(tensor), Held(path, _view_bytes(tensor)))
     return list(storages.values())
 
 
-def _identify_storage(tensor: torch.Tensor) -> tuple[str, int]:
+def identify_storage(tensor: torch.Tensor) -> tuple[str, int]:
+    """Identify the memory behind a tensor, which several may share."""
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 

@@ -8,7 +8,6 @@ as packed copies behind handles of a library, comes into being as it does in any
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,15 +18,14 @@ from vllm.model_executor.model_loader import get_model_loader, register_model_lo
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 import kimi_prepared_weights
-from kimi_prepared_weights import copying, holdings, keys, store
+from kimi_prepared_weights import agreement, copying, holdings, keys, loaded, store, writing
+from kimi_prepared_weights.writing import Target
 
 if TYPE_CHECKING:
     from torch import nn
 
 log = init_logger("vllm.kimi_prepared_weights")
 _GB = 1e9
-# Tensors of this size and less may have values before a load, which the load leaves as they are.
-_SMALL_BYTES = 1 << 20
 
 
 def register() -> None:
@@ -35,11 +33,12 @@ def register() -> None:
     register_model_loader(kimi_prepared_weights.LOAD_FORMAT)(PreparedLoader)
 
 
-class _Place(NamedTuple):
-    """Where this rank's file lies, or will lie, and its key."""
+class _Start(NamedTuple):
+    """A load that makes a new model; no key where this rank cannot make one."""
 
-    path: Path
-    key: dict[str, object]
+    config: Any
+    key: dict[str, object] | None
+    prefix: str
 
 
 class PreparedLoader(BaseModelLoader):
@@ -63,7 +62,7 @@ class PreparedLoader(BaseModelLoader):
             )
         config = replace(load_config, load_format=ordinary, model_loader_extra_config={})
         self.ordinary: BaseModelLoader = get_model_loader(config)
-        self._place: _Place | None = None
+        self._start: _Start | None = None
 
     def download_model(self, model_config: Any) -> None:  # noqa: ANN401
         """Leave it to the ordinary way."""
@@ -76,70 +75,90 @@ class PreparedLoader(BaseModelLoader):
         prefix: str = "",
     ) -> nn.Module:
         """Load a rank's model; the key is made first, for a model changes its configuration."""
-        self._place = self._find_place(vllm_config, model_config, prefix)
+        self._start = _Start(vllm_config, self._make_key(vllm_config, model_config), prefix)
         return super().load_model(vllm_config, model_config, prefix)
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:  # noqa: ANN401
-        """Load into a model: a new one from its file, one that serves in the ordinary way."""
-        place, self._place = self._place, None
-        if place is not None and self._copy(model, place):
+        """Load into a model: a new one from its file, one that serves in the ordinary way.
+
+        All ranks copy, or none does: some ordinary ways need every rank. A set that lacks a file,
+        or has a damaged one, never counts.
+        """
+        start, self._start = self._start, None
+        if start is None:
+            self.ordinary.load_weights(model, model_config)
+            return
+        target = self._find_target(start, model, model_config)
+        before = _remember(model) if target else None
+        if self._copy_all(start, model, target, before):
             return
         self.ordinary.load_weights(model, model_config)
-        if place is not None:
-            try:
-                _write(model, place)
-            except OSError as error:
-                log.warning("Prepared weights were not written: %s", error)
+        writing.write_all(start.config, model, target, before)
 
-    def _find_place(
-        self,
-        vllm_config: Any,  # noqa: ANN401
-        model_config: Any,  # noqa: ANN401
-        prefix: str,
-    ) -> _Place | None:
+    def _make_key(self, vllm_config: Any, model_config: Any) -> dict[str, object] | None:  # noqa: ANN401
         try:
-            rank = f"{keys.name_rank()}{'-' + prefix if prefix else ''}"
-            key = keys.make_key(vllm_config, model_config, self.manifest)
-            for name in store.remove_partial(self.folder, rank):
-                log.warning("Removed %s, which a killed start left", name)
+            return keys.make_key(vllm_config, model_config, self.manifest)
         except (OSError, ValueError) as error:
             log.warning("Weights are not prepared: %s", error)
             return None
-        return _Place(store.name_file(self.folder, rank, key), key)
 
-    def _copy(self, model: nn.Module, place: _Place) -> bool:
-        """Copy the file into the model; False where there is none, or none that can be trusted."""
-        before: list[tuple[torch.Tensor, torch.Tensor]] = []
-        values = holdings.read_values(model)
+    def _find_target(self, start: _Start, model: nn.Module, model_config: Any) -> Target | None:  # noqa: ANN401
+        if start.key is None:
+            return None
+        key = {**start.key, "layout": keys.describe_layout(model)}
+        rank = f"{keys.name_rank(model_config)}{'-' + start.prefix if start.prefix else ''}"
         try:
-            contents = store.read_contents(place.path, place.key)
-            tensors = holdings.list_tensors(model)
-            before = _remember(tensors)
-            _fill(model, tensors, place.path, contents, self.way)
+            for name in store.remove_partial(self.folder, rank):
+                log.warning("Removed %s, which a killed start left", name)
+        except OSError as error:
+            log.warning("Weights are not prepared: %s", error)
+            return None
+        return Target(store.name_file(self.folder, rank, key), key)
+
+    def _copy_all(
+        self, start: _Start, model: nn.Module, target: Target | None, before: loaded.Before | None
+    ) -> bool:
+        """Copy each rank's file into its model; False where one rank cannot, and no rank has."""
+        exists = target is not None and before is not None and target.path.is_file()
+        answers = agreement.exchange(exists, start.config)
+        if target is None or before is None or not all(answers):
+            whose = "another rank" if exists else "this rank"
+            log.info("There are no prepared weights for %s yet: %s", whose, target and target.path)
+            return False
+        copied = self._copy(model, target, before)
+        if all(agreement.exchange(copied, start.config)):
+            store.mark_used(target.path)
+            return True
+        if copied:
+            log.warning("Prepared weights are not used: those of another rank are damaged")
+            loaded.restore(model, before)
+        return False
+
+    def _copy(self, model: nn.Module, target: Target, before: loaded.Before) -> bool:
+        """Copy the file into the model; False where it cannot be trusted."""
+        try:
+            contents = store.read_contents(target.path, target.key)
+            _fill(model, before.tensors, target.path, contents, self.way)
         except FileNotFoundError:
-            log.info("There are no prepared weights for this rank yet: %s", place.path.name)
+            log.warning("Prepared weights are gone: %s", target.path.name)
         except store.DamagedError as error:
-            log.warning("Prepared weights put aside: %s: %s", place.path.name, error)
-            store.put_aside(place.path)
+            log.warning("Prepared weights put aside: %s: %s", target.path.name, error)
+            store.put_aside(target.path)
         except Exception:  # a start that works in the ordinary way must not fail here
-            log.exception("Prepared weights put aside: %s cannot be used", place.path.name)
-            store.put_aside(place.path)
+            log.exception("Prepared weights put aside: %s cannot be used", target.path.name)
+            store.put_aside(target.path)
         else:
             return True
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)
-        holdings.write_values(model, values)
+        loaded.restore(model, before)
         return False
 
 
-def _remember(tensors: list[holdings.Held]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Clone what an ordinary load might leave as it is, should the copy fail halfway."""
-    return [
-        (held.tensor, held.tensor.detach().clone())
-        for held in tensors
-        if held.tensor.nbytes <= _SMALL_BYTES or not isinstance(held.tensor, torch.nn.Parameter)
-    ]
+def _remember(model: nn.Module) -> loaded.Before | None:
+    try:
+        return loaded.remember(model)
+    except Exception:  # a start that works in the ordinary way must not fail here
+        log.exception("Weights are not prepared")
+        return None
 
 
 def _fill(
@@ -149,10 +168,15 @@ def _fill(
     contents: store.Contents,
     way: str | None,
 ) -> None:
-    expected = holdings.describe_tensors(tensors)
+    kept = {row[0] for row in contents.tensors}
+    # What the load of the first start left as it was made is not in the file.
+    chosen = [
+        held for held in tensors if held.path in kept or isinstance(held.tensor, torch.nn.Parameter)
+    ]
+    expected = holdings.describe_tensors(chosen)
     if expected != contents.tensors:
         raise store.DamagedError(_describe_difference(expected, contents.tensors))
-    pieces = copying.list_pieces(holdings.list_storages(tensors), contents.blocks)
+    pieces = copying.list_pieces(holdings.list_storages(chosen), contents.blocks)
     with torch.no_grad():
         copied = copying.copy_file(path, pieces, way)
     changed = holdings.write_values(model, contents.values)
@@ -172,37 +196,3 @@ def _describe_difference(expected: list[list[Any]], stored: list[list[Any]]) -> 
         if own != theirs:
             return f"{own[0]} is {own[1:]} here, {theirs[0]} {theirs[1:]} in it"
     return f"it has {len(stored)} tensors, this rank {len(expected)}"
-
-
-def _write(model: nn.Module, place: _Place) -> None:
-    path, key = place
-    tensors = holdings.list_tensors(model)
-    reason = holdings.find_unsupported(model, tensors)
-    if reason is not None:
-        log.warning("Weights are not prepared: %s", reason)
-        return
-    storages = holdings.list_storages(tensors)
-    size = sum(len(storage.tensor) for storage in storages)
-    free = store.count_free_bytes(path.parent)
-    if size + store.CHUNK > free:
-        log.warning(
-            "Weights are not prepared: %s has %.2f GB free, this rank needs %.2f",
-            path.parent,
-            free / _GB,
-            size / _GB,
-        )
-        return
-    began = time.perf_counter()
-    with store.Writer(path) as writer:
-        for storage in storages:
-            writer.add(storage.path, copying.read_chunks(storage.tensor))
-        written = writer.finish(
-            key, holdings.describe_tensors(tensors), holdings.read_values(model)
-        )
-    seconds = time.perf_counter() - began
-    log.info(
-        "Prepared weights written: %s, %.2f GB in %.2f seconds",
-        path.name,
-        written / _GB,
-        seconds,
-    )

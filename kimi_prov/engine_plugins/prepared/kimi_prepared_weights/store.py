@@ -58,7 +58,7 @@ def name_file(folder: Path, rank: str, key: dict[str, object]) -> Path:
 
 
 class Writer:
-    """Writes one file; without `finish` nothing of it stays."""
+    """Writes one file; unless it is published, nothing of it stays."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,6 +67,7 @@ class Writer:
         self._file: BinaryIO = self._partial.open("wb", buffering=0)
         # Who finds the file locked leaves it alone; a killed writer's lock is gone.
         fcntl.flock(self._file, fcntl.LOCK_EX)
+        self.size = 0
         self._end = PAGE
         self._file.seek(PAGE)
         self._blocks: list[Block] = []
@@ -91,8 +92,15 @@ class Writer:
 
     def finish(
         self, key: dict[str, object], tensors: list[list[Any]], values: dict[str, float | bool]
-    ) -> int:
-        """Write the contents and the first page, make it durable and name it; returns its size."""
+    ) -> None:
+        """Seal the file and publish it."""
+        self.seal(key, tensors, values)
+        self.publish()
+
+    def seal(
+        self, key: dict[str, object], tensors: list[list[Any]], values: dict[str, float | bool]
+    ) -> None:
+        """Write the contents and the first page, and make them durable."""
         rows = [[b.path, b.offset, b.size, list(b.sums)] for b in self._blocks]
         text = json.dumps({"key": key, "tensors": tensors, "values": values, "blocks": rows})
         data = text.encode()
@@ -102,13 +110,16 @@ class Writer:
         self._file.seek(0)
         self._write(memoryview(head.ljust(PAGE, b"\0")))
         os.fsync(self._file.fileno())
+        self.size = self._end + len(data)
+
+    def publish(self) -> None:
+        """Give a sealed file its name: from now on it counts."""
         self._partial.rename(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-        return self._end + len(data)
 
     def _write(self, data: memoryview) -> None:
         while len(data):
@@ -147,6 +158,12 @@ def _parse_contents(document: Any, key: dict[str, object], end: int) -> Contents
             raise DamagedError(f"{path} lies outside of it")
         blocks.append(Block(str(path), offset, size, tuple(map(int, sums))))
     return Contents(document["key"], document["tensors"], document["values"], tuple(blocks))
+
+
+def mark_used(path: Path) -> None:
+    """Note that a start has used the file; of one rank the newest is the one in use."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
 
 
 def put_aside(path: Path) -> None:

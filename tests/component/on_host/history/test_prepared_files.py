@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths as layout
@@ -49,6 +50,31 @@ def test_clean_takes_folders_of_no_version_and_damaged_files(machine: Applied) -
     ]
     left = [p.name for p in machine.places.locate(layout.PREPARED).rglob("*") if p.is_file()]
     assert sorted(left) == [".rank-tp0-b.prepared.7.partial", "rank-tp0-a.prepared"]
+
+
+def test_clean_takes_files_of_older_keys_and_of_engines_that_are_no_more(machine: Applied) -> None:
+    plan_them(machine)
+    machine.entry()
+    for at, name in enumerate(
+        ("0/rank-tp0-M-b", "0/rank-tp0-M-c", "0/rank-tp1-M-b", "7/rank-tp0-M-c")
+    ):
+        machine.put(f"{KEPT}/{name}.prepared", "x")
+        os.utime(machine.places.locate(f"{KEPT}/{name}.prepared"), (at, at))
+    told = prepared.build_status(machine.places, plans.read_plan(machine.places.plan))
+    assert told is not None
+    assert (told["put_aside"], told["older"]) == (1, 1)
+    # No file is changed: another key takes nothing from the plan.
+    folder = machine.places.locate(KEPT)
+    kinds = {row.subject for row in drift.list_prepared_differences(folder)}
+    assert not any("rank-tp0-M" in one for one in kinds)
+    done = clean.remove_unneeded(machine.places, remove=True)
+    assert [(row["path"], row["of"]) for row in done["items"]] == [
+        (f"{KEPT}/0/rank-tp0-M-b.prepared", "older key rank-tp0-M-b.prepared"),
+        (f"{KEPT}/0/rank-tp0-a.prepared.damaged", "damaged rank-tp0-a.prepared.damaged"),
+        (f"{KEPT}/7/rank-tp0-M-c.prepared", "no engine rank-tp0-M-c.prepared"),
+    ]
+    left = [path.name for path in folder.rglob("rank-*.prepared")]
+    assert sorted(left) == ["rank-tp0-M-c.prepared", "rank-tp0-a.prepared", "rank-tp1-M-b.prepared"]
 
 
 def test_drift_tells_owner_and_mode_damaged_files_and_a_lost_folder(

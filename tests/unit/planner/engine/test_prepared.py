@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_inputs import HUGE, argument, blocked_by, found, gpu_facts, lab_facts, plan
+from plan_inputs import HUGE, argument, blocked_by, found, gpu_facts, lab_facts, plan, quoted
 
 from kimi_prov.catalog import loader
-from kimi_prov.catalog.engines import LoadWay
 
 ON = {"prepared_weights": "on"}
 FORMAT, EXTRA = "--load-format", "--model-loader-extra-config"
@@ -32,19 +32,9 @@ SERVED = {
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalogue with a measured start of prepared weights on GPUs."""
-    way = LoadWay(
-        name="prepared",
-        engine="vllm",
-        load_formats=("kimi_prepared",),
-        counted="share",
-        gb_s=20.0,
-        source="here",
-        confidence="low",
-        checked="2026-11-30",
-        least="0.32.0",
-    )
-    ways = (*loader.load_catalogue().load_ways, way)
-    monkeypatch.setattr(loader.Catalogue, "load_ways", property(lambda _self: ways))
+    rows = loader.load_catalogue().load_times
+    whole = replace(rows[0], id="l900", load_format="kimi_prepared", layers=None, version="0.33.0")
+    monkeypatch.setattr(loader.Catalogue, "load_times", property(lambda _self: (*rows, whole)))
 
 
 def folder(document: dict[str, Any]) -> str:
@@ -69,10 +59,17 @@ def test_what_is_asked_for_is_planned_whole() -> None:
     assert row["severity"] == "info"
 
 
-def test_other_sizes_of_requests_share_no_folder_and_harmless_flags_do() -> None:
+def test_other_sizes_of_requests_and_flags_of_answers_share_a_folder() -> None:
     one = folder(plan(lab_facts(), **ON))
     assert folder(plan(lab_facts(), **ON, engine_args={"reasoning-parser": "x"})) == one
-    assert folder(plan(lab_facts(), **ON, context=512)) != one
+    assert folder(plan(lab_facts(), **ON, context=512)) == one
+    assert folder(plan(lab_facts(), **ON, concurrency=2)) == one
+
+
+def test_what_shapes_the_files_has_a_folder_of_its_own() -> None:
+    one = folder(plan(lab_facts(), **ON))
+    assert folder(plan(lab_facts(), **ON, engine_args={"quantization": "fp8"})) != one
+    assert folder(plan(lab_facts(), **ON, engine_args={"enable-expert-parallel": True})) != one
 
 
 @pytest.mark.parametrize(
@@ -103,6 +100,14 @@ def test_auto_waits_for_a_measurement() -> None:
     kept = plan(gpu_facts(), **HUGE)["prepared_weights"]
     assert not kept["enabled"]
     assert "was measured" in kept["reason"]
+
+
+def test_the_plan_s_start_goes_by_the_rate_of_copies() -> None:
+    plain, kept = (
+        plan(quoted("quote-8x-b200"), **HUGE, ram_disk="never", **one)["throughput"]["load_s"]
+        for one in ({}, ON)
+    )
+    assert kept["expected"] < plain["expected"]
 
 
 @pytest.mark.usefixtures("measured")

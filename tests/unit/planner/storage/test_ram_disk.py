@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from plan_inputs import GIB, HUGE, blocked_by, found, hybrid_facts, metal_facts, plan, quoted
+
+SERVED = {
+    "kv_dtype": None,
+    "tensor": 1,
+    "pipeline": 1,
+    "data": 1,
+    "decode_context": 1,
+    "instances": 1,
+    "concurrency": None,
+    "requests": None,
+    "gpu_share": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +67,34 @@ def test_noswap_only_where_the_kernel_knows_it() -> None:
     facts["host"]["kernel"] = "6.12.4"
     assert "noswap" in plan(facts)["ram_disk"]["options"]
     assert not found(plan(facts), "ram_disk.swap")
+
+
+@pytest.mark.parametrize(
+    ("served", "settings", "huge"),
+    [
+        (None, {}, True),
+        ({"ram_pages": "huge"}, {}, True),
+        ({"ram_pages": None}, {}, True),
+        ({"ram_pages": "small"}, {}, False),
+        ({"ram_pages": "small"}, {"choose_anew": True}, True),
+    ],
+)
+def test_a_new_ram_disk_has_huge_pages_and_one_that_serves_stays(
+    served: dict[str, Any] | None, settings: dict[str, Any], huge: bool
+) -> None:
+    facts = metal_facts()
+    plain = plan(facts)
+    engine = {"engine": plain["engine"]["name"], "version": plain["engine"]["version"]}
+    if served is not None:
+        facts["kimi"]["served"] = {**SERVED, **engine, "model": plain["model"]["name"], **served}
+    options = plan(facts, **settings)["ram_disk"]["options"].split(",")
+    assert ("huge=always" in options) is huge
+
+
+def test_a_kernel_without_huge_pages_is_not_asked_for_them() -> None:
+    facts = metal_facts()
+    facts["tunables"]["thp"] = None
+    assert "huge" not in plan(facts)["ram_disk"]["options"]
 
 
 def test_nodes_with_a_gap_cannot_be_written_without_a_comma() -> None:

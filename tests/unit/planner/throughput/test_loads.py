@@ -65,6 +65,12 @@ def test_a_loader_is_planned_at_its_own_rate_and_an_unknown_one_widely():
     assert width(unknown) > width(measured)
 
 
+def test_prepared_weights_are_planned_by_copies_of_two_ranks_and_widely():
+    plain, kept = load("0.33.0"), load("0.33.0", load_format="kimi_prepared")
+    assert kept.expected < plain.expected / 5
+    assert width(kept) > width(load("0.25.1"))
+
+
 def test_weights_that_are_no_packed_integers_are_not_turned_over_in_any_version():
     assert load("0.19.1", "fp8") == load("0.33.0", "fp8")
 
