@@ -145,30 +145,25 @@ def _read_kernel() -> dict[str, Any]:
 
 def read_engine_metrics(plan: Plan, pause_s: float = METRICS_INTERVAL_S) -> list[dict[str, Any]]:
     """Read each instance's /metrics; where requests run, twice, to see whether it changes."""
-    found: list[dict[str, Any]] = []
     # A host that is not its group's head has no port: the head answers for it.
     ports = {
         unit_names.get_engine_unit(row): port
         for row in plan.get("instances") or []
         if (port := row["port"])
     }
-    for unit, port in ports.items():
-        why, text = ready.send_request(port, "GET", "/metrics", timeout_s=_TIMEOUT_S)
-        row: dict[str, Any] = {
-            "unit": unit,
-            "first": text,
-            "said": why,
-        }
-        found.append({**row, "second": None, "apart_s": None})
+    answers = ready.request_metrics(list(ports.values()), _TIMEOUT_S)
+    found: list[dict[str, Any]] = [
+        {"unit": unit, "first": text, "said": why, "second": None, "apart_s": None}
+        for unit, (why, text) in zip(ports, answers)
+    ]
     busy = [row for row in found if _has_requests(row["first"])]
     if busy:
         started = time.monotonic()
         time.sleep(pause_s)
-        for row in busy:
-            why, row["second"] = ready.send_request(
-                ports[row["unit"]], "GET", "/metrics", timeout_s=_TIMEOUT_S
-            )
-            row["said"], row["apart_s"] = why, round(time.monotonic() - started, 3)
+        answers = ready.request_metrics([ports[row["unit"]] for row in busy], _TIMEOUT_S)
+        for row, (why, text) in zip(busy, answers):
+            row["said"], row["second"] = why, text
+            row["apart_s"] = round(time.monotonic() - started, 3)
     for row in found:
         row["first"] = limit_text(row["first"])
         row["second"] = limit_text(row["second"]) if row["second"] is not None else None

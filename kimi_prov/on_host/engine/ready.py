@@ -15,15 +15,24 @@ import http.client
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import key_rules, processes
 from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _POLL_INTERVAL_S = 1.0
 _TIMEOUT_S = 120.0
+# Another process may hold the port and answer nothing: the engine's end is seen all the same.
+_HEALTH_TIMEOUT_S = 30.0
+# Engines that are asked at once.
+_MAX_THREADS = 32
 # Bytes: more than any answer of an engine, also with the metrics of many ranks.
 _MAX_BYTES = 32 << 20
 _GPU_TIMEOUT_S = 120.0
@@ -136,7 +145,7 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
 
 
 def _check_health(port: int) -> str | None:
-    return send_request(port, "GET", "/health")[0]
+    return send_request(port, "GET", "/health", timeout_s=_HEALTH_TIMEOUT_S)[0]
 
 
 def request_token(
@@ -155,6 +164,18 @@ def request_token(
     return send_request(
         port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s, asker=asker
     )[0]
+
+
+def request_metrics(ports: Sequence[int], timeout_s: float) -> list[tuple[str | None, str]]:
+    """Ask all engines at once for /metrics: those that are silent take one time-out together."""
+
+    def request(port: int) -> tuple[str | None, str]:
+        return send_request(port, "GET", "/metrics", timeout_s=timeout_s)
+
+    if not ports:
+        return []
+    with ThreadPoolExecutor(min(len(ports), _MAX_THREADS)) as pool:
+        return list(pool.map(request, ports))
 
 
 def send_request(

@@ -84,11 +84,8 @@ class Sample:
         }
 
     def _readings(self) -> list[str | None]:
-        found = []
-        for port in self._ports:
-            why, text = ready.send_request(port, "GET", "/metrics", timeout_s=_TIMEOUT_S)
-            found.append(None if why else text)
-        return found
+        answers = ready.request_metrics(self._ports, _TIMEOUT_S)
+        return [None if why else text for why, text in answers]
 
 
 _NOTHING: CounterRates = {

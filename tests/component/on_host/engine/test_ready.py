@@ -2,9 +2,11 @@
 
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -151,3 +153,34 @@ def test_gpus_that_stay_held_are_given_up_with_their_holder(
     memory.unlink()
     assert ready.main(["--gpus", "0", "--patience", "0"]) == 1
     assert "nvidia-smi does not answer" in capsys.readouterr().out
+
+
+@contextmanager
+def silent_listener() -> Iterator[int]:
+    """A port that a process holds which reads and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_the_engines_end_is_seen_while_another_process_holds_its_port(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ready, "_HEALTH_TIMEOUT_S", 0.2)
+    with silent_listener() as port, subprocess.Popen(["sleep", "0.1"]) as ended:
+        # Nobody else waits for it, so that its number would stay.
+        threading.Thread(target=ended.wait).start()
+        assert ready.wait_for_chat(port, "kimi", ended.pid) == 1
+    assert "ended before it was ready" in capsys.readouterr().out
+
+
+def test_engines_are_asked_at_once_for_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answers only once all were asked."""
+    ports = [1, 2, 3]
+    all_asked = threading.Barrier(len(ports))
+
+    def answer(port: int, *_: object, **__: object) -> tuple[None, str]:
+        all_asked.wait(HANGS_S)
+        return None, f"of {port}"
+
+    monkeypatch.setattr(ready, "send_request", answer)
+    assert ready.request_metrics(ports, 1.0) == [(None, f"of {port}") for port in ports]
