@@ -44,6 +44,7 @@ _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
 _PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
 _TOWER, _FULL, _LOADERS = "test_tower_served", "test_full_size_served", "test_loaders_served"
 _PREPARED = "test_prepared_gpus_served"
+_RESIDENT = "test_resident_served"
 # Folders of their reports within the other's.
 _WITHIN = {
     _PROCESSOR: "processor",
@@ -53,6 +54,7 @@ _WITHIN = {
     _FULL: "full",
     _LOADERS: "loaders",
     _PREPARED: "prepared",
+    _RESIDENT: "resident",
 }
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
@@ -64,6 +66,7 @@ _LAST = (
     *("test_destroy_at_full_size_frees_the_gpus", "test_destroy_at_full_size_leaves_both_hosts"),
     "test_destroy_after_the_loaders_frees_the_gpus",
     "test_destroy_after_prepared_weights_frees_the_gpus",
+    "test_destroy_after_weights_were_held_frees_the_gpus",
 )
 _HOSTS = 2
 _SHARED_OUT = 2

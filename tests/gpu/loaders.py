@@ -344,13 +344,13 @@ def serving(
     engine: Engine, results: Results, loader: str, flags: tuple[str, ...], **environment: str
 ) -> Iterator[tuple[Row, int]]:
     """Run a server until the end of the block; yields its row, and its port."""
-    port = _find_port()
+    port = find_port()
     log = engine.folder / f"{re.sub('[^a-z0-9]+', '-', loader)}.log"
     row = Row(loader, "")
     began = time.monotonic()
     command = engine.command("--port", str(port), *flags)
-    with log.open("w") as out, _running(command, out, engine, environment) as server:
-        peak = _wait_for_answer(server, port, engine, results.left_s)
+    with log.open("w") as out, running(command, out, engine, environment) as server:
+        peak = wait_for_answer(server, port, engine, results.left_s)
         row.phases["answer"] = time.monotonic() - began
         text = log.read_text(errors="replace")
         row.phases |= parse_phases(text)
@@ -365,7 +365,7 @@ def serving(
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     command: list[str], out: Any, engine: Engine, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     variables = {**os.environ, **environment, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -384,7 +384,7 @@ def _running(
                 break
 
 
-def _wait_for_answer(
+def wait_for_answer(
     server: subprocess.Popen[bytes], port: int, engine: Engine, limit_s: float
 ) -> dict[str, float]:
     """Wait until a completion is answered; returns the highest use of memory until then."""
@@ -394,7 +394,7 @@ def _wait_for_answer(
     while time.monotonic() < end:
         if server.poll() is not None:
             raise RuntimeError(f"the engine ended with {server.returncode}; see its log")
-        for name, value in _read_memory(server.pid).items():
+        for name, value in read_memory(server.pid).items():
             peak[name] = max(value, peak.get(name, 0.0))
         with contextlib.suppress(OSError):
             post(port, "/v1/completions", body)
@@ -413,7 +413,7 @@ def post(port: int, path: str, body: bytes = b"") -> bytes:
         return data
 
 
-def _read_memory(session: int) -> dict[str, float]:
+def read_memory(session: int) -> dict[str, float]:
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError):
         done = subprocess.run(query, capture_output=True, text=True, check=False)
@@ -434,43 +434,54 @@ def _read_resident(session: int) -> float:
     return total / (1 << 20)
 
 
-def _find_port() -> int:
+def find_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
-def start_resident(engine: Engine, results: Results) -> Row:
-    """`vllm preload` holds the weights; an engine maps them (vLLM 0.32 and later)."""
-    port, sockets = _find_port(), engine.folder / "sockets"
+@contextlib.contextmanager
+def holding(
+    engine: Engine, results: Results, *flags: str
+) -> Iterator[tuple[subprocess.Popen[bytes], float, tuple[str, ...]]]:
+    """Hold weights until the end of the block: the holder, its seconds, and an engine's flags."""
+    port, sockets = find_port(), engine.folder / "sockets"
     sockets.mkdir(mode=0o700, exist_ok=True)
     command = [
-        engine.python, "-m", "vllm.entrypoints.cli.main", "preload", "--model", str(engine.model),
-        *engine.flags, "--weight-cache-socket-dir", str(sockets),
+        engine.python, "-m", "kimi_prepared_weights.hold", "--model", str(engine.model),
+        *engine.flags, *flags, "--weight-cache-socket-dir", str(sockets),
         "--weight-cache-health-port", str(port), "--weight-cache-health-host", "127.0.0.1",
     ]  # fmt: skip
     began = time.monotonic()
-    with (
-        (engine.folder / "preload.log").open("w") as out,
-        _running(command, out, engine, {}) as one,
-    ):
-        while True:
+    with (engine.folder / "hold.log").open("a") as out, running(command, out, engine, {}) as one:
+        while not _is_ready(port):
             if one.poll() is not None:
-                raise RuntimeError(f"preload ended with {one.returncode}; see preload.log")
+                raise RuntimeError(f"the holder ended with {one.returncode}; see hold.log")
             if results.left_s < 30:
-                raise TimeoutError("preload was not ready in time")
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
-            ):
-                break
+                raise TimeoutError("the holder was not ready in time")
             time.sleep(0.5)
-        ready = time.monotonic() - began
         extra = json.dumps({"socket_dir": str(sockets), "fallback": False})
-        flags = ("--load-format", "ipc_cache", "--model-loader-extra-config", extra)
-        with serving(engine, results, "preload, ipc_cache", flags) as (row, _):
-            row.source = "the card"
-            row.phases = {"daemon": ready, **row.phases}
+        mapped = ("--load-format", "ipc_cache", "--model-loader-extra-config", extra)
+        yield one, time.monotonic() - began, mapped
+
+
+def _is_ready(port: int) -> bool:
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
+    ):
+        return True
+    return False
+
+
+def start_resident(engine: Engine, results: Results) -> Row:
+    """A holder keeps the weights on the cards; an engine maps them (vLLM 0.32 and later)."""
+    with (
+        holding(engine, results) as (_, ready, flags),
+        serving(engine, results, "preload, ipc_cache", flags) as (row, _),
+    ):
+        row.source = "the card"
+        row.phases = {"daemon": ready, **row.phases}
     return row
 
 
@@ -488,7 +499,7 @@ def fall_asleep(engine: Engine, results: Results, level: int) -> Row:
         began = time.perf_counter()
         post(port, f"/sleep?level={level}")
         row.phases["asleep"] = time.perf_counter() - began
-        row.memory |= {"card asleep": _read_memory(0).get("card", 0.0)}
+        row.memory |= {"card asleep": read_memory(0).get("card", 0.0)}
         began = time.perf_counter()
         post(port, "/wake_up")
         row.seconds = row.phases["awake"] = time.perf_counter() - began

@@ -30,17 +30,18 @@ _OUTPUT = "/var/tmp/kimi-loaders"
 # A host's /dev/shm is smaller than a rank's file; with huge pages memory is registered in no time.
 _RAM = "/mnt/kimi-loaders"
 _MOUNT = f"mkdir -p {_RAM} && mount -t tmpfs -o huge=always,size=80% tmpfs {_RAM}"
-# What the engine refuses: it opens a library by a name that wheels lack; it wants another format.
-_REFUSED = ("fastsafetensors", "preload, ipc_cache")
+# What the engine refuses: it opens a library by a name that wheels lack.
+_REFUSED = ("fastsafetensors",)
 # Of the time that is left: the host is destroyed after it.
 _KEPT_S = 60.0
 
 
-def carry(host: Host) -> None:
-    """Lay the program and the plugin out in the host as they lie in the checkout."""
+def carry(host: Host, *more: str) -> None:
+    """Lay the programs and the plugin out in the host as they lie in the checkout."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for path in (loaders.ROOT / "tests" / "gpu" / "loaders.py", loaders.PLUGIN):
+        programs = [loaders.ROOT / "tests" / "gpu" / name for name in ("loaders.py", *more)]
+        for path in (*programs, loaders.PLUGIN):
             archive.add(
                 path,
                 path.relative_to(loaders.ROOT),
@@ -50,14 +51,14 @@ def carry(host: Host) -> None:
     host.ssh(f"mkdir -p {_PLACE} && echo {data} | base64 -d | tar -xz -C {_PLACE}")
 
 
-def select_flags(argv: list[str]) -> list[str]:
-    """Select of a unit's command what each start has: all but model, name and address."""
+def select_flags(argv: list[str], *own: str) -> list[str]:
+    """Select of a unit's command what each start has: all but model, name, address and `own`."""
     begins = next(at for at, word in enumerate(argv) if word.startswith("--"))
     groups: list[list[str]] = []
     for word in argv[begins:]:
         groups += [[word]] if word.startswith("--") else []
         groups[-1] += [] if word.startswith("--") else [word]
-    away = ("--model", "--served-model-name", "--host", "--port")
+    away = ("--model", "--served-model-name", "--host", "--port", *own)
     return [word for group in groups if group[0] not in away for word in group]
 
 

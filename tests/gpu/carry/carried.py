@@ -45,6 +45,7 @@ PORT = {
     "full": 8906,
     "loaders": 8907,
     "prepared": 8908,
+    "resident": 8909,
 }
 FILES = {
     "processor": "test_processor_served.py",
@@ -55,6 +56,7 @@ FILES = {
     "full": "test_full_size_served.py",
     "loaders": "test_loaders_served.py",
     "prepared": "test_prepared_gpus_served.py",
+    "resident": "test_resident_served.py",
 }
 IMAGES = {
     "processor": "debian-12",
@@ -65,9 +67,10 @@ IMAGES = {
     "full": "debian-13",
     "loaders": "debian-13",
     "prepared": "debian-13",
+    "resident": "debian-13",
 }
 # Kinds for which nothing more travels than for another.
-PACKED_AS = dict.fromkeys(("group", "tower", "full", "loaders", "prepared"), "served")
+PACKED_AS = dict.fromkeys(("group", "tower", "full", "loaders", "prepared", "resident"), "served")
 # Folders of reports within the one that pytest is told.
 WITHIN = {kind: kind for kind in PORT if kind != "served"}
 # Made on that machine, in this order: the cut model, and for a kind that serves another, that one.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Attributes of a module that are not its own state.
-_SKIPPED = frozenset({"_modules", "_parameters", "_buffers", "training"})
+NOT_STATE = frozenset({"_modules", "_parameters", "_buffers", "training"})
 # Objects that belong to the process and not to the weights: groups of ranks and their buffers.
 _FOREIGN = ("vllm.distributed", "vllm.config", "vllm.v1.worker")
-_MAX_DEPTH = 8
+MAX_DEPTH = 8
 
 
 class Held(NamedTuple):
@@ -47,7 +47,7 @@ def _walk_module(name: str, module: nn.Module, seen: set[int]) -> Iterator[Held]
                 seen.add(id(tensor))
                 yield Held(f"{name}.{leaf}", tensor)
     for leaf, value in vars(module).items():
-        if leaf not in _SKIPPED and not leaf.endswith("_hooks"):
+        if leaf not in NOT_STATE and not leaf.endswith("_hooks"):
             yield from _walk(f"{name}.{leaf}", value, seen, 0)
 
 
@@ -58,24 +58,29 @@ def _walk(path: str, value: Any, seen: set[int], depth: int) -> Iterator[Held]: 
         seen.add(id(value))
         yield Held(path, value)
         return
-    if depth == _MAX_DEPTH:
+    if depth == MAX_DEPTH:
         return
     inside: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         inside = [(f"{path}[{key!r}]", one) for key, one in value.items()]
     elif isinstance(value, (list, tuple)):
         inside = [(f"{path}[{index}]", one) for index, one in enumerate(value)]
-    elif type(value).__module__.startswith(("vllm", "compressed_tensors")):
-        if type(value).__module__.startswith(_FOREIGN):
-            return
-        inside = [(f"{path}.{leaf}", one) for leaf, one in _list_fields(value)]
+    elif is_part(value):
+        inside = [(f"{path}.{leaf}", one) for leaf, one in list_fields(value)]
     if inside:
         seen.add(id(value))
     for where, one in inside:
         yield from _walk(where, one, seen, depth + 1)
 
 
-def _list_fields(value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
+def is_part(value: object) -> bool:
+    """Whether an object belongs to a model, so that its attributes count."""
+    room = type(value).__module__
+    return room.startswith(("vllm", "compressed_tensors")) and not room.startswith(_FOREIGN)
+
+
+def list_fields(value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
+    """List what an object keeps, by name."""
     fields = list(getattr(value, "__dict__", {}).items())
     for kind in type(value).__mro__:
         slots = getattr(kind, "__slots__", ())
@@ -151,7 +156,7 @@ def read_values(model: nn.Module) -> dict[str, float | bool]:
         f"{name}.{leaf}": value
         for name, module in model.named_modules()
         for leaf, value in vars(module).items()
-        if type(value) in (float, bool) and leaf not in _SKIPPED
+        if type(value) in (float, bool) and leaf not in NOT_STATE
     }
 
 
