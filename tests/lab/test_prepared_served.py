@@ -78,11 +78,11 @@ def restart(host: Host) -> str:
 
 
 @contextlib.contextmanager
-def inventory_says(host: Host, value: str) -> Iterator[None]:
-    """Change the variable in the inventory, and put it back."""
+def inventory_says(host: Host, value: object, name: str = VARIABLE) -> Iterator[None]:
+    """Change a variable in the inventory, and put it back."""
     path = host.inventory / "group_vars" / "kimi.yml"
     text = path.read_text()
-    path.write_text(yaml.safe_dump(yaml.safe_load(text) | {VARIABLE: value}))
+    path.write_text(yaml.safe_dump(yaml.safe_load(text) | {name: value}))
     try:
         yield
     finally:
@@ -111,6 +111,33 @@ def test_the_next_start_copies_them(host: Host) -> None:
     assert WRITTEN not in said
     done = kimi_prov("verify", host.inventory)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_other_requests_copy_the_same_file(host: Host) -> None:
+    place = folder(host)
+    before = host.ssh(f"find {place} -type f -exec sha256sum {{}} +")
+    with inventory_says(host, 3, "kimi_concurrency"):
+        assert apply(host) > 0
+        assert COPIED in log(host)
+        assert WRITTEN not in log(host)
+        assert folder(host) == place
+        assert host.ssh(f"find {place} -type f -exec sha256sum {{}} +") == before
+        assert answer_of("status", host)["prepared_weights"]["older"] == 0
+    assert apply(host) > 0
+
+
+def test_a_file_of_an_older_key_is_told_and_cleaned(host: Host) -> None:
+    place = folder(host)
+    host.ssh(
+        f"f=$(ls {place}/0/*.prepared); cp -p $f ${{f%-*}}-0123.prepared; "
+        f"touch -d 2026-01-01 ${{f%-*}}-0123.prepared"
+    )
+    kept = answer_of("status", host)["prepared_weights"]
+    assert (kept["files"], kept["older"]) == (1, 1)
+    assert answer_of("drift", host)["drift"] == []
+    items = answer_of("clean", host, "--yes")["items"]
+    assert [row["of"].split("rank")[0] for row in items] == ["older key "]
+    assert answer_of("status", host)["prepared_weights"]["older"] == 0
 
 
 def test_a_damaged_file_is_put_aside_and_told_and_cleaned(host: Host) -> None:
