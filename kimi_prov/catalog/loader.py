@@ -30,6 +30,7 @@ from kimi_prov.catalog.names import (
     list_name_forms,
     match_cpu,
     match_gpu,
+    normalize_model,
     normalize_name,
     refuse_repository,
     refuse_unknown,
@@ -225,8 +226,8 @@ class Catalogue:
 
         Raises UserError with the nearest names.
         """
-        key = name.strip().lower().rsplit("/", 1)[-1]
-        match = self._model_names.get(key)
+        key = normalize_model(name)
+        match = self._model_names.get(key) or self._model_names.get(key.replace("_", "-"))
         if match is None:
             for row in self.unserved:
                 if row.name == key:

@@ -41,6 +41,7 @@ _MEMORY_SIZE = re.compile(r"\d+[gt]i?b?")
 _MIN_TYPED = 4
 # The generation in a name of Kimi: k2.5, K2p5, k25, kimi_k2_5, kimi2.6; k2-0905 is of k2.
 _VERSION = re.compile(r"\bk(?:imi)?[-_ ]?k?(\d)(?:[._p](\d)(?!\d)|(\d)(?!\d))?(?!\d)")
+_OTHER_FAMILY = re.compile(r"\b(glm|qwen|deepseek)[-_ ]?([vr]?\d(?:\.\d)?)")
 # How the name of a repository says its format.
 _FORMATS = {
     "mxfp4": "mxfp4",
@@ -48,9 +49,18 @@ _FORMATS = {
     "fp4": "nvfp4",
     "w4a16": "int4",
     "int4": "int4",
+    "awq": "int4",
+    "gptq": "int4",
     "4bit": "int4",
     "fp8": "fp8",
     "bf16": "bf16",
+}
+# Forms that no engine of ours loads.
+_FOREIGN = {
+    "gguf": "GGUF is for llama.cpp and ik_llama.cpp, which this program does not provision",
+    "mlx": "MLX is for Apple's processors, which this program does not provision",
+    "exl2": "EXL2 is for ExLlama, which this program does not provision",
+    "exl3": "EXL3 is for ExLlama, which this program does not provision",
 }
 _MAX_LENGTH = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
@@ -61,6 +71,22 @@ def normalize_name(text: str) -> str:
     # Cut and on one line: names are short, which limits the time of the patterns.
     low = _MAKERS.sub(" ", _IGNORED_WORDS.sub(" ", " ".join(text[:_MAX_LENGTH].lower().split())))
     return re.sub(r"[^a-z0-9.+]", "", low)
+
+
+def normalize_model(text: str) -> str:
+    """Return the last part of a repository's name or address, as the catalogue writes names.
+
+    Raises UserError for a revision, which belongs to the source of the weights.
+    """
+    name = " ".join(text[:_MAX_LENGTH].split()).replace(" ", "-").rstrip("/")
+    name, _, revision = name.partition("@")
+    if revision not in ("", "main"):
+        raise UserError(
+            f"the model's name {format_value(text)} carries a revision",
+            fix=f"name the model alone, and in the inventory  "
+            f"kimi_weights_source: hf://{name.removeprefix('hf://')}@{revision}",
+        )
+    return name.rsplit("/", 1)[-1].lower().removesuffix(":latest")
 
 
 def is_cut(name: str) -> bool:
@@ -93,11 +119,22 @@ def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> 
     called = _index_aliases(known)
     word = name.rsplit("/", 1)[-1]
     hits = _find_same_generation(word, called) if kind == "model" else None
-    near = list(dict.fromkeys(called[hit] for hit in hits or find_nearest(word, called)))[:3]
+    if hits is None:
+        hits = find_nearest(word, called)
+    near = list(dict.fromkeys(called[hit] for hit in hits))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "none has a name like it"
     return UserError(
         f"unknown {kind} {format_value(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
     )
+
+
+def _find_family(name: str) -> tuple[str, ...] | None:
+    """Return the generation that a name says: of Kimi, or of another maker's family."""
+    said = _VERSION.search(name)
+    if said:
+        return said[1], said[2] or said[3]
+    other = _OTHER_FAMILY.search(name)
+    return other.groups() if other else None
 
 
 def _find_same_generation(name: str, called: Mapping[str, str]) -> list[str] | None:
@@ -105,14 +142,13 @@ def _find_same_generation(name: str, called: Mapping[str, str]) -> list[str] | N
 
     None where the name says none.
     """
-    said = _VERSION.search(name.lower())
+    said = _find_family(name.lower())
     if said is None:
         return None
     same = [
         known
         for known, row in called.items()
-        if known == row and (theirs := _VERSION.search(known.lower()))
-        if (theirs[1], theirs[2] or theirs[3]) == (said[1], said[2] or said[3])
+        if known == row and _find_family(known.lower()) == said
     ]
     near = [called[hit] for hit in find_nearest(name, called) if called[hit] in same]
     return near or sorted(same, key=lambda known: -_compare_texts(name.lower(), known.lower()))
@@ -128,9 +164,19 @@ def refuse_unserved(name: str, reason: str, instead: str) -> UserError:
 
 def refuse_repository(name: str, model: str) -> UserError:
     """Return the error for a repository that the catalogue lacks, of a model that it has."""
-    said = next((word for key, word in _FORMATS.items() if key in name.lower()), "FORMAT")
+    low = name.lower()
+    foreign = next((text for key, text in _FOREIGN.items() if key in low), None)
+    problem = (
+        f"unknown repository {format_value(name)}; its name is that of {model} in another form"
+    )
+    if foreign is not None:
+        return UserError(
+            f"{problem}: {foreign}",
+            fix=f"--model {model}; `kimi-prov catalog models {model}` lists its published formats",
+        )
+    said = next((word for key, word in _FORMATS.items() if key in low), "FORMAT")
     return UserError(
-        f"unknown repository {format_value(name)}; its name is that of {model} in another form",
+        problem,
         fix=f"--model {model} --weights-format {said}; in the inventory  kimi_model: {model},  "
         f"kimi_weights_format: {said},  kimi_weights_source: hf://{name[:_MAX_LENGTH]}@REVISION",
     )

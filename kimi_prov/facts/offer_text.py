@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from kimi_prov.catalog.names import read_gpu_words
 from kimi_prov.contract import clean_text
-from kimi_prov.facts import seller_words, spec_prices
+from kimi_prov.facts import foreign_machines, seller_words, spec_prices
 from kimi_prov.facts.seller_words import Part, SellerWordsError
 
 if TYPE_CHECKING:
@@ -24,28 +25,58 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 400
 _SCHEMA = "kimi-prov/spec/v1"
-_LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z /()&-]{1,30}?)\s*(?:\d{1,2})?\s*[:=]\s+(?=\S)")
+_LABEL = re.compile(
+    r"^\s*([^\W\d_](?:[^\W\d_]|[ /()&-]){1,30}?)\s*(?:\d{1,2})?\s*(?:[:=]\s+|\uff1a\s*)(?=\S)"
+)
 _LABELS = (
-    ("cpu", re.compile(r"\bcpus?\b|processor")),
-    ("memory", re.compile(r"\bmemory\b|\bram\b|\bdimms?\b")),
-    ("gpus", re.compile(r"\bgpus?\b|accelerator|graphics|\bcards?\b")),
-    ("disks", re.compile(r"storage|\bssds?\b|\bdisks?\b|\bdrives?\b|\bnvme\b|\bhdds?\b")),
-    ("nics", re.compile(r"network|\bnics?\b|ethernet|infiniband|\blan\b")),
-    ("software", re.compile(r"\bos\b|operating system")),
-    ("price", re.compile(r"price|\btotal\b|\bcost\b|\brent\b|\bquote\b")),
+    (
+        "gpus",
+        re.compile(r"\bgpus?\b|accelerator|graphi|\bcards?\b|grafik|beschleuniger|\u663e\u5361"),
+    ),
+    ("cpu", re.compile(r"\bcpus?\b|proc?z?ess|\u5904\u7406\u5668")),
+    (
+        "memory",
+        re.compile(
+            r"\bmemory\b|\bram\b|\bdimms?\b|arbeitsspeicher|m\u00e9moire|memoria|\bgeheugen\b|\u5185\u5b58"
+        ),
+    ),
+    (
+        "disks",
+        re.compile(
+            r"storage|\bssds?\b|\bdisks?\b|\bdrives?\b|\bnvme\b|\bhdds?\b|fest?platte|laufwerk|massenspeicher"
+            r"|stockage|disque|almacenamiento|\bopslag\b|\u786c\u76d8"
+        ),
+    ),
+    (
+        "nics",
+        re.compile(
+            r"network|\bnics?\b|ethernet|infiniband|\blan\b|netzwerk|r\u00e9seau|\u7f51\u5361"
+        ),
+    ),
+    ("software", re.compile(r"\bos\b|operating system|betriebssystem|syst\u00e8me d")),
+    (
+        "price",
+        re.compile(r"price|\btotal\b|\bcost\b|\brent\b|\bquote\b|\bpreis\b|\bprix\b|\bprecio\b"),
+    ),
     ("name", re.compile(r"^(?:name|system|model|server|product|machine|config\w*)$")),
 )
 _OTHER_LABEL = re.compile(
-    r"psu|power|chassis|warranty|mother|main.?board|cooling|support|rail|raid"
+    r"psu|power|netzteil|alimentation|chassis|warranty|mother|main.?board|cooling|support|rail|raid"
 )
-_CPU = re.compile(r"\b(?:xeon|epyc|threadripper|ryzen|core i\d|core ultra)\b", re.IGNORECASE)
+_CPU = re.compile(
+    r"\b(?:xeon|epyc|threadripper|ryzen|core i\d|core ultra"
+    r"|grace(?! ?(?:hopper|blackwell))|ampere altra)\b",
+    re.IGNORECASE,
+)
+_NO_MODEL = re.compile(r"\b(?:platform|generation|scalable|series|family|compatible)\b", re.I)
 _GPU = re.compile(
     r"\b(?:[abhl]\d{2,3}s?|gh?b?[23]00|mi\d{3}x?|rtx|geforce|instinct|tesla|quadro|hgx|dgx|gpus?)\b"
     r"|(?:\b|(?<=\dx))[2-5]0[6-9]0(?: ?ti)?\b",
     re.IGNORECASE,
 )
+_FAMILY = re.compile(r"\b(?:rtx|geforce|quadro)\b", re.IGNORECASE)
 _BARE_RTX = re.compile(r"[2-5]0[6-9]0\b")
-_MEMORY = re.compile(r"\bddr\d|dimm|\bram\b|\bmemory\b|\becc\b|\bpc[45]-", re.IGNORECASE)
+_MEMORY = re.compile(r"\b(?:lp)?ddr\d|dimm|\bram\b|\bmemory\b|\becc\b|\bpc[45]-", re.IGNORECASE)
 _DISK = re.compile(
     r"nvme|\bssd\b|\bhdd\b|\bm\.?2\b|\bu\.?[23]\b|\be[13]\.[sl]\b|\bsata\b|\bsas\b|\bdisks?\b|\bdrives?\b"
     r"|\b9[6-9]0 ?(?:pro|evo)\b",
@@ -62,11 +93,14 @@ _MONEY = re.compile(
     r"(?: ?(?:/ ?\w+|per \w+))?",
     re.IGNORECASE,
 )
+_PER_GPU = re.compile(r" ?(?:/|\bper|\bpro|\bpar) ?(?:gpu|card)\b", re.IGNORECASE)
 _COUNT = re.compile(
     r"\b(\d{1,2}(?= ?[x\u00d7]|\b)|single|dual|two|four|quad|eight)(?: ?[x\u00d7])?"
     r"((?: [a-z()®™]+){0,3} ?)$",
     re.IGNORECASE,
 )
+# French writes "Go" and "To" for GB and TB.
+_FRENCH = re.compile(r"(\d ?)([GT])o\b")
 _THOUSANDS = re.compile(r"(\d+(?:\.\d+)?)k\b", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>]+\s+|\d{1,2}[.)]\s+(?!\d))")
 _CELLS = re.compile(r"\s*(?:\||\t)\s*")
@@ -83,7 +117,7 @@ _LANES_CELL = re.compile(r"x(?:4|8|16)", re.IGNORECASE)
 _COUNT_IN_LABEL = re.compile(r"^([A-Za-z ]{2,20}?) ?\((?:x ?(\d{1,2})|(\d{1,2}) ?x)\)(\s*[:|])\s*")
 # A machine's own name says which GPUs it takes; a line of its own says that they are in it.
 _MACHINE = re.compile(
-    r"\b(?:server(?! edition)|chassis|barebone|cto|system|platform)\b", re.IGNORECASE
+    r"\b(?:server(?! edition)|chassis|barebone|cto|system|platform|tray|rack)\b", re.IGNORECASE
 )
 _QUANTITY = re.compile(r"^(?:quantity|qty|count)\W+(\d{1,3})\b(?! ?x)", re.IGNORECASE)
 # Where a part begins in a title without commas: at its count, or at the size of the memory.
@@ -91,7 +125,7 @@ _NEXT_PART = re.compile(
     r"\s+(?=\d{1,2} ?[x\u00d7] ?[A-Za-z\d])|\s+(?=\d+(?:\.\d+)? ?[GT]B (?:DDR|RAM|ECC|memory))",
     re.I,
 )
-_CUT = re.compile(r"\s*(?:;|\bwith\b|\.\s+(?=[A-Z$€£]))\s*")
+_CUT = re.compile(r"\s*(?:;|(?<=\w):\s|\bwith\b|\.\s+(?=[A-Z$€£]))\s*")
 
 
 @dataclass
@@ -118,11 +152,16 @@ class Offer:
 
 
 def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
-    """Return the sheet of a pasted offer; `name` is the machine's where the offer has none."""
+    """Return the sheet of a pasted offer; `name` is the machine's where the offer has none.
+
+    Raises UserError for a machine that nothing of ours runs on.
+    """
+    foreign_machines.refuse(text, name)
     offer = Offer({"schema": _SCHEMA, "name": name})
     lines = text.splitlines()
     for position, line in enumerate(lines[:_MAX_LINES], start=1):
         columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
+        columns = _FRENCH.sub(r"\1\2B", columns)
         plain = clean_text.clean_line(columns)[: seller_words.MAX_LENGTH].strip()
         if plain and not _read_line(plain, position, catalogue, offer):
             offer.unread.append((position, plain))
@@ -144,6 +183,7 @@ def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> 
     if label == "other":
         return False
     known = False
+    passed: list[str] = []
     for phrase in _split_phrases(rest, label):
         part = label or _classify(phrase)
         reader = _READERS.get(part or "")
@@ -151,12 +191,16 @@ def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> 
             offer.sources.setdefault(str(part), []).append(position)
             offer.last = str(part)
             known = True
+        elif part is not None or re.search(r"\d", phrase):
+            passed.append(phrase)
+    if known:
+        offer.unread += [(position, phrase) for phrase in passed]
     return known
 
 
 def _join_cells(line: str) -> str:
     """Return a table's row as one phrase; a cell that is a number counts the part beside it."""
-    cells = [cell for cell in _CELLS.split(line) if cell]
+    cells = _join_model(["", *(cell for cell in _CELLS.split(line) if cell)])[1:]
     if len(cells) < 2:
         return cells[0] if cells else ""
     count = _find_count(cells)
@@ -172,6 +216,19 @@ def _join_cells(line: str) -> str:
         return text
     head, colon, rest = text.partition(": ")
     return f"{head}: {count}x {rest}" if colon else f"{count}x {text}"
+
+
+def _join_model(cells: list[str]) -> list[str]:
+    """Put a model's number into the cell of its family: "EPYC", "9654" is one name."""
+    joined: list[str] = []
+    for cell in cells:
+        last = joined[-1] if joined else ""
+        is_family = not re.search(r"\d", last) and (_CPU.search(last) or _FAMILY.search(last))
+        if is_family and re.fullmatch(r"\d{4}[A-Z+]{0,2}", cell):
+            joined[-1] = f"{last} {cell}"
+        else:
+            joined.append(cell)
+    return joined
 
 
 def _move_count(match: re.Match[str]) -> str:
@@ -242,6 +299,8 @@ def _split_phrases(text: str, label: str | None) -> Iterator[str]:
 
 def _classify(phrase: str) -> str | None:
     """Return the part of a sheet that a phrase without a label is about."""
+    if _MONEY.match(phrase):
+        return "price"
     if _CPU.search(phrase):
         return "cpu"
     if _GPU.search(phrase) and re.search(r"\d", phrase) and not _DISK.search(phrase):
@@ -275,8 +334,11 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     row = catalogue.match_cpu(model)
     named = _CPU.search(model)
     if row is None and named:
-        model = model[named.start() :]
+        # What stands in brackets or behind a comma says cores and clocks, in any language.
+        model = re.split(r" ?[(,]", model[named.start() :])[0].strip()
         row = catalogue.match_cpu(model)
+    if row is None and _NO_MODEL.search(model) and not re.search(r"\d{4}", model):
+        return False
     known = offer.sheet.get("cpu")
     name = row.name if row else model
     if known and known["model"] != name:
@@ -305,12 +367,17 @@ def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 
 
 def _find_gpu(text: str, catalogue: Catalogue) -> Gpu | None:
-    """Find a GPU within a maker's words: "ThinkSystem NVIDIA HGX B200 180GB 1000W 8-GPU Board"."""
+    """Find a GPU within a maker's words: "ThinkSystem NVIDIA HGX B200 180GB 1000W 8-GPU Board".
+
+    Where the words say a size of memory, one of another size is none.
+    """
+    said = read_gpu_words(text).memory_gb
     words = re.sub(r"[,()]", " ", text).split()
     starts = [at for at, word in enumerate(words) if _GPU.search(word) and re.search(r"\d", word)]
     for start in starts:
         for end in range(min(len(words), start + 5), start, -1):
-            row = catalogue.match_gpu(" ".join(words[start:end]))
+            name = " ".join(words[start:end])
+            row = catalogue.match_gpu(f"{name} {said}GB" if said else name)
             if row is not None:
                 return row
     return None
@@ -323,16 +390,8 @@ def _read_memory(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
         return False
     seller_words.count_all_modules(part, offer.sheet.get("cpu", {}).get("sockets", 1))
     known = offer.sheet.get("memory")
-    offer.sheet["memory"] = _add_memory(known, part) if known else part
+    offer.sheet["memory"] = seller_words.add_memory(known, part) if known else part
     return True
-
-
-def _add_memory(known: Part, part: Part) -> Part:
-    if "dimms" in known and known.get("dimm_gb") == part.get("dimm_gb"):
-        return {**known, "dimms": known["dimms"] + part["dimms"]}
-    total = sum(row.get("total_gb") or row["dimms"] * row["dimm_gb"] for row in (known, part))
-    kept: Part = {key: known[key] for key in ("speed_mt_s", "type") if key in known}
-    return {"total_gb": total, **kept}
 
 
 def _read_disks(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
@@ -359,7 +418,21 @@ def _read_software(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
     return bool(system)
 
 
+def _multiply_money(phrase: str, offer: Offer) -> str:
+    """Count a price of one GPU for all of them."""
+    count = sum(row["count"] for row in offer.sheet.get("gpus", ())) or 1
+    return re.sub(
+        r"\d[\d,]*(?:\.\d+)?",
+        lambda match: f"{float(match[0].replace(',', '')) * count:g}",
+        phrase,
+        count=1,
+    )
+
+
 def _read_price(phrase: str, _catalogue: Catalogue, offer: Offer) -> bool:
+    each = _PER_GPU.search(phrase)
+    if each:
+        phrase = _multiply_money(_PER_GPU.sub("", phrase), offer)
     money = _MONEY.search(_THOUSANDS.sub(lambda k: f"{float(k[1]) * 1000:.0f}", phrase))
     if money is None:
         return False

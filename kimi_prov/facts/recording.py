@@ -144,7 +144,13 @@ class Recording(Machine):
             self._files["/proc/driver/nvidia/gpus"] = ""  # nvidia-smi answered: there is a driver
         places = list(_locate_cpus(texts))
         self._files.update(_make_topology(places))
-        self._files.update(_list_nodes(texts, places))
+        nodes = _list_nodes(texts, places)
+        if not places:
+            # Where nothing else tells the CPUs, those of the nodes are online.
+            lists = [parse_list(text) for path, text in nodes.items() if path.endswith("/cpulist")]
+            listed = format_list(sorted(cpu for cpus in lists for cpu in cpus))
+            self._files.update({f"{_CPU}/online": listed} if listed else {})
+        self._files.update(nodes)
         self._files.update(_parse_bus(texts.get("pci.txt", "")))
         self._folders = {
             path.rsplit("/", cut)[0] for path in self._files for cut in range(1, path.count("/"))

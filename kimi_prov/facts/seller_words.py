@@ -174,6 +174,15 @@ def parse_memory(text: str) -> Part:
     return part | ({"per_socket": True} if _PER_SOCKET.search(text.lower()) else {})
 
 
+def add_memory(known: Part, part: Part) -> Part:
+    """Return the memory of two rows of an offer together."""
+    if "dimms" in known and known.get("dimm_gb") == part.get("dimm_gb"):
+        return {**known, "dimms": known["dimms"] + part["dimms"]}
+    total = sum(row.get("total_gb") or row["dimms"] * row["dimm_gb"] for row in (known, part))
+    kept: Part = {key: known[key] for key in ("speed_mt_s", "type") if key in known}
+    return {"total_gb": total, **kept}
+
+
 def _combine_sizes(sizes: list[_Sized], counted: re.Match[str] | None) -> Part:
     """Return the modules where the text counts them, else the total."""
     modules = list(dict.fromkeys((size.many, size.gb) for size in sizes if size.many))

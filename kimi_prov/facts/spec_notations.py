@@ -8,6 +8,7 @@ with the right form; any other value stays as it is and is checked by the schema
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import format_value
@@ -324,6 +325,9 @@ def _make_list_rewriter(
 
 def _rewrite_memory(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     value = _join_equal(value)
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        rows = [_parse_memory(item, path, rewritten) for item in value]
+        return reduce(seller_words.add_memory, rows)
     if isinstance(value, str):
         return _parse_memory(value, path, rewritten)
     if isinstance(value, (int, float)) and not isinstance(value, bool):

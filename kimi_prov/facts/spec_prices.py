@@ -25,8 +25,14 @@ _AMOUNT = re.compile(
 )
 _DIGITS = re.compile(rf"{SPACED}|\d[\d.,']*\d|\d")
 _KINDS = {
-    "hourly": re.compile(r"/ ?h(?:r|our)?\b|\b(?:per|an|each) hour\b|\bhourly\b"),
-    "monthly": re.compile(r"/ ?mo(?:nth)?\b|\b(?:per|a|each) month\b|\bmonthly\b"),
+    "hourly": re.compile(
+        r"/ ?(?:h(?:r|our)?|std|stunde|heure)\b|\b(?:per|an|each) hour\b|\bhourly\b"
+        r"|\bpro stunde\b|\bpar heure\b"
+    ),
+    "monthly": re.compile(
+        r"/ ?(?:mo(?:nth|nat|is)?|mtl)\b|\b(?:per|a|each) month\b|\bmonthly\b"
+        r"|\bpro monat\b|\bmonatlich\b|\bpar mois\b"
+    ),
     "purchase": re.compile(
         r"\bto buy\b|\bbuy\b|\bpurchase|\bone[- ]time\b|\blist price\b|\bto own\b"
     ),

@@ -47,6 +47,9 @@ def read(path: Path, command: str) -> Facts:
         recorded = recording.read_text(document.text, _name_text(path))
         if recorded is not None:
             return recorded
+        from kimi_prov.facts import foreign_machines  # noqa: PLC0415
+
+        foreign_machines.refuse(document.text, _name_text(path))
     if _detect_kind(path, document.text, command) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 

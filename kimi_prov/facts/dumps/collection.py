@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from kimi_prov import documents
 from kimi_prov.errors import UserError
-from kimi_prov.facts.dumps import devices, gpus, memory, processors, redfish, reports
+from kimi_prov.facts.dumps import (
+    amd,
+    devices,
+    gpus,
+    memory,
+    overviews,
+    processors,
+    redfish,
+    reports,
+)
 from kimi_prov.facts.dumps.sections import Section, split_text
 
 if TYPE_CHECKING:
@@ -68,6 +77,12 @@ WORDS = {
     "nvrm": "/proc/driver/nvidia/version",
     "os_release": "/etc/os-release",
     "uname": "uname -a",
+    "machine_arch": "uname -m",
+    "lstopo": "lstopo",
+    "inxi": "inxi",
+    "modules": "lines of dmidecode",
+    "amd_static": "amd-smi static",
+    "amd_table": "amd-smi",
     "redfish": "Redfish",
 }
 # The file of a recording that an output is as it stands.
@@ -86,6 +101,10 @@ KINDS_OF_FILES = {file: kind for kind, file in _FILES.items()} | {
     "dmidecode.txt": "dmidecode",
     "nvidia-smi-topo-m.txt": "topology",
 }
+
+
+# Answers that come in parts.
+_JOINED = frozenset({"report", "rocm", "inxi", "modules"})
 
 
 @dataclass
@@ -140,17 +159,31 @@ class Collected:
 
 
 def _join_reports(sections: list[Section]) -> list[Section]:
-    """Put the reports of one file into one: what a script prints between its GPUs parts them."""
-    texts: dict[str, list[str]] = {}
+    """Put the parts of one answer into one.
+
+    A script prints between the GPUs of its report, rocm-smi and greps print part by part, and
+    Redfish has a document for each part.
+    """
+    joined: dict[tuple[str, str], list[Section]] = {}
     for row in sections:
-        if row.kind == "report":
-            texts.setdefault(row.file, []).append(row.text)
-    joined = [Section("report", "\n".join(parts), file) for file, parts in texts.items()]
-    return [row for row in sections if row.kind != "report"] + joined
+        file = row.file if row.kind in _JOINED else ""
+        joined.setdefault(
+            (row.kind if file or row.kind == "redfish" else str(id(row)), file), []
+        ).append(row)
+    return [_join_parts(parts) for parts in joined.values()]
+
+
+def _join_parts(parts: list[Section]) -> Section:
+    if len(parts) == 1:
+        return parts[0]
+    text = "\n".join(row.text for row in parts)
+    return Section(parts[0].kind, text, parts[0].file, [row.document for row in parts])
 
 
 def _keep_file(collected: Collected, row: Section) -> bool:
-    return collected.keep({_FILES[row.kind]: row.text})
+    # `grep "model name" | uniq -c` puts a count before the line.
+    text = re.sub(r"^[ \t]*\d{1,4}[ \t]+(?=model name)", "", row.text, flags=re.MULTILINE)
+    return collected.keep({_FILES[row.kind]: text if row.kind == "cpuinfo" else row.text})
 
 
 def _read_list(collected: Collected, row: Section) -> bool:
@@ -202,6 +235,26 @@ def _read_redfish(collected: Collected, row: Section) -> bool:
     return collected.keep(texts) or held
 
 
+def _read_modules(collected: Collected, row: Section) -> bool:
+    texts, sockets = overviews.normalise_modules(row.text)
+    collected.sockets = collected.sockets or sockets
+    return collected.keep(texts)
+
+
+def _read_lstopo(collected: Collected, row: Section) -> bool:
+    texts, sockets = overviews.normalise_lstopo(row.text)
+    collected.sockets = collected.sockets or sockets
+    return collected.keep(texts)
+
+
+def _read_inxi(collected: Collected, row: Section) -> bool:
+    texts, rows, driver = overviews.normalise_inxi(row.text)
+    collected.driver = collected.driver or driver
+    collected.sockets = collected.sockets or overviews.count_processors(row.text)
+    held = bool(rows) and collected.keep_gpus(rows)
+    return collected.keep(texts) or held
+
+
 def _read_bus(collected: Collected, row: Section) -> bool:
     text, cards = gpus.parse_bus(row.text)
     collected.keep({"pci.txt": text})
@@ -212,7 +265,7 @@ def _read_bus(collected: Collected, row: Section) -> bool:
 
 def _read_uname(collected: Collected, row: Section) -> bool:
     words = row.text.splitlines()[0].split()
-    collected.kernel = collected.kernel or words[2]
+    collected.kernel = collected.kernel or (words[2] if len(words) > 2 else None)
     known = (word for word in words if word in ("x86_64", "aarch64", "ppc64le"))
     collected.arch = collected.arch or next(known, None)
     return True
@@ -251,8 +304,10 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "report": _read_report,
     "habana": _read_habana,
     "topology": lambda collected, row: collected.keep(gpus.normalise_topology(row.text)),
-    "rocm": lambda collected, row: collected.keep_gpus(gpus.parse_rocm(row.text)),
-    "rocm_json": lambda collected, row: collected.keep_gpus(gpus.parse_rocm_json(row.document)),
+    "amd_static": lambda collected, row: collected.keep_gpus(amd.parse_static(row.text)),
+    "amd_table": lambda collected, row: collected.keep_gpus(amd.parse_overview(row.text)),
+    "rocm": lambda collected, row: collected.keep_gpus(amd.parse_rocm(row.text)),
+    "rocm_json": lambda collected, row: collected.keep_gpus(amd.parse_rocm_json(row.document)),
     "no_gpu": lambda collected, row: True,  # noqa: ARG005
     "dmidecode": _read_dmidecode,
     "redfish": _read_redfish,
@@ -263,6 +318,10 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "ip": _read_cards,
     "ip_brief": _read_cards,
     "uname": _read_uname,
+    "machine_arch": _read_uname,
+    "modules": _read_modules,
+    "lstopo": _read_lstopo,
+    "inxi": _read_inxi,
     "summary": _read_summary,
 }
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 # Outputs that tell whether there are GPUs, also where there are none.
 _TELL_GPUS = frozenset(
     ("xml", "csv", "rows", "query", "table", "list", "topology", "no_gpu", "lspci", "rocm",
-     "rocm_json", "pci.txt", "nvidia-smi-nvlink-s.txt", "monitor", "habana")
+     "rocm_json", "amd_static", "amd_table", "pci.txt", "nvidia-smi-nvlink-s.txt", "monitor",
+     "habana")
 )  # fmt: skip
 _GRACE = re.compile(r"\bG[HB](\d)00\b")
 # The memory of a Grace processor in GiB, of which a GB machine has one for two GPUs.
 _GRACE_GIB = 480
+# GPUs that come with a processor of their own, an ARM one.
+_SUPERCHIP = re.compile(r"\b(?:GB10|GH200|GB[23]00)\b")
 _X86 = re.compile(r"\b(lm|sse2|avx2)\b")
 
 
@@ -45,6 +48,11 @@ def complete(facts: Facts, collected: Collected) -> None:
 def _complete_host(facts: Facts, collected: Collected) -> None:
     host, cpuinfo = facts["host"], collected.texts.get("cpuinfo.txt", "")
     host["arch"] = host.get("arch") or collected.arch or _find_arch(cpuinfo, collected)
+    rows = collected.gpus
+    if any(_SUPERCHIP.search(row.get("name", "")) for row in rows):
+        host["arch"] = "aarch64"
+        if not facts["cpu"]["model"] and not any("GB10" in row.get("name", "") for row in rows):
+            facts["cpu"]["model"] = "NVIDIA Grace"
     host["kernel"] = host.get("kernel") or collected.kernel
     facts["cpu"]["sockets"] = facts["cpu"].get("sockets") or collected.sockets
 

@@ -7,7 +7,7 @@ import io
 import re
 
 from kimi_prov.contract.clean_text import clean_block
-from kimi_prov.contract.numbers import parse_int, parse_leading_int
+from kimi_prov.contract.numbers import parse_leading_int
 
 Row = dict[str, str]
 
@@ -219,38 +219,3 @@ def parse_bus(text: str) -> tuple[str, list[Row]]:
 
 def _is_code(text: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{4}(?::[0-9a-f]{4})?|AMD/ATI|AMD", text) is not None
-
-
-def parse_rocm(text: str) -> list[Row]:
-    """Parse rocm-smi: lines `GPU[0] : name: value` of products and memory."""
-    rows: dict[int, Row] = {}
-    for match in re.finditer(r"^GPU\[(\d{1,3})\]\s*:\s*([^:\n]+):\s*(.*)$", text, re.MULTILINE):
-        _add_rocm(rows.setdefault(int(match[1]), {}), match[2], match[3])
-    return _list_rocm(rows)
-
-
-def parse_rocm_json(document: dict[str, object]) -> list[Row]:
-    """Parse `rocm-smi --json`."""
-    rows: dict[int, Row] = {}
-    for key, values in document.items():
-        match = re.fullmatch(r"card(\d{1,3})", key)
-        for name, value in values.items() if match and isinstance(values, dict) else ():
-            _add_rocm(rows.setdefault(int(match[1]) if match else 0, {}), str(name), str(value))
-    return _list_rocm(rows)
-
-
-def _list_rocm(rows: dict[int, Row]) -> list[Row]:
-    named = [(index, row) for index, row in sorted(rows.items()) if row]
-    return [{"index": str(n), "vendor": "amd", **row} for n, row in named][:_MAX_GPUS]
-
-
-def _add_rocm(row: Row, key: str, value: str) -> None:
-    name, value = key.strip().lower(), value.strip()
-    if name in ("card series", "device name", "market name") and not value.startswith(
-        ("0x", "N/A")
-    ):
-        row.setdefault("name", value)
-    elif name == "vram total memory (b)" and (size := parse_int(value)):
-        row["memory.total"] = f"{size >> 20} MiB"
-    elif name == "pci bus":
-        row["pci.bus_id"] = value.split()[0] if value else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kimi_prov.contract.numbers import parse_leading_decimal
+from kimi_prov.facts.dumps import local_words
 from kimi_prov.on_host.probe.memory import parse_modules
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
@@ -15,6 +16,7 @@ _MIN_MIB = 1 << 14
 
 def normalise_free(text: str) -> dict[str, str]:
     """Return `free`, with any unit, as /proc/meminfo; a rounded amount is the best there is."""
+    text = local_words.rename_rows(text)
     row = re.search(r"^Mem:\s+(\S+)(.*)$", text, re.MULTILINE)
     swap = re.search(r"^Swap:\s+(\S+)", text, re.MULTILINE)
     total = _parse_size(row[1]) if row else None

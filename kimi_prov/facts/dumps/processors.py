@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.numbers import parse_int, parse_leading_int
+from kimi_prov.facts.dumps import local_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _MAX_CPUS = 8192
+# A line that goes on with the value of the one before: indented, small words, no field of its own.
+_CONTINUED = re.compile(r"[ \t]{8,}[a-z0-9_][a-z0-9_ ]*[ \t]*$")
+_COUNTS = ("Core(s) per socket", "Thread(s) per core", "Socket(s)")
 _FIELDS = (
     ("vendor_id", "Vendor ID"),
     ("cpu family", "CPU family"),
@@ -33,15 +37,58 @@ def flatten_rows(rows: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  (any 
 
 
 def parse_lscpu(text: str) -> dict[str, str]:
-    """Parse the plain output of lscpu, flat or indented."""
+    """Parse the plain output of lscpu, flat or indented, in any of the known languages."""
     result: dict[str, str] = {}
-    for line in text.splitlines():
-        key, mark, value = line.partition(":")
-        if mark and value.strip():
-            result.setdefault(key.strip(), value.strip())
-        elif mark and re.fullmatch(r"NUMA node\d+ CPU\(s\)", key.strip()):
-            result.setdefault(key.strip(), "")
-    return result
+    clusters: list[dict[str, str]] = []
+    for line in _join_wrapped(text.splitlines()):
+        word, mark, value = re.split(r"[ \t]*([:\uff1a])", f"{line}:", maxsplit=1)
+        key, value = local_words.name_field(word.strip()), value.removesuffix(":").strip()
+        if mark == "\uff1a" or ":" in line:
+            if key == "Model name" and value:
+                clusters.append({})
+            if clusters and value:
+                clusters[-1].setdefault(key, value)
+            if value or re.fullmatch(r"NUMA node\d+ CPU\(s\)", key):
+                result.setdefault(key, value)
+    return _add_clusters(result, clusters)
+
+
+def _join_wrapped(lines: list[str]) -> list[str]:
+    """Join flags that lscpu cut at the width of a terminal, in the middle of words."""
+    width = max(map(_measure_width, lines), default=0)
+    parts: list[list[str]] = []
+    in_flags = False
+    for position, line in enumerate(lines):
+        in_flags = in_flags and bool(_CONTINUED.match(line))
+        if in_flags:
+            # A break at a blank leaves the line before one shorter where ends were trimmed.
+            gap = "" if _measure_width(lines[position - 1]) >= width else " "
+            parts[-1].append(gap + line.lstrip())
+        else:
+            parts.append([line])
+            word = re.split("[:\uff1a]", line[:80])[0].strip()
+            in_flags = local_words.name_field(word) == "Flags"
+    return ["".join(part) for part in parts]
+
+
+def _measure_width(line: str) -> int:
+    """Return the columns that a line takes: a Chinese character has two."""
+    return len(line) + sum(char > "\u2e80" for char in line[:60])
+
+
+def _add_clusters(fields: dict[str, str], clusters: list[dict[str, str]]) -> dict[str, str]:
+    """Count the cores of all clusters where lscpu lists several kinds of cores (ARM)."""
+    counts = [
+        [parse_leading_int(one.get(key)) or 1 for key in _COUNTS]
+        for one in clusters
+        if len(one) > 1
+    ]
+    names = {one["Model name"] for one in clusters}
+    threads = [cores * each * sockets for cores, each, sockets in counts]
+    if len(names) < 2 or sum(threads) != parse_leading_int(fields.get("CPU(s)")):
+        return fields
+    cores = sum(one[0] * one[2] for one in counts)
+    return {**fields, "Core(s) per socket": str(cores), "Socket(s)": "1"}
 
 
 def normalise_lscpu(fields: Mapping[str, str]) -> dict[str, str]:

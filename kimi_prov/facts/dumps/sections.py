@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.facts.dumps import local_words, pasted
 from kimi_prov.facts.dumps.reports import is_of_gpus
 
 if TYPE_CHECKING:
@@ -25,31 +26,43 @@ _STARTS = {
     "query": r"=+\s*NVSMI LOG\s*=+",
     "list": r"GPU \d+: [^\n]+ \(UUID: ",
     "report": r"[ \t*-]{0,80}GPU \d+(?:,\d+)*:[ \t*]{1,80}"
-    r"(?:NVIDIA|Tesla|Quadro|GeForce|AMD|[ABHL]\d{2,3})\b"
+    r"(?:NVIDIA|Tesla|Quadro|GeForce|AMD|HGX|DGX|GRID|RTX|GTX|G?[ABHL]B?\d{2,3})\b"
     r"|GPU models and configuration ?: ?(?!Could not|N/A|No CUDA)\S"
     r"|(?:Nvidia driver version|CUDA Driver Version) *: *\d",
     "summary": r"[ \t*-]{0,80}CPU:[ \t*]{1,80}(?:\d ?x )?(?:AMD|Intel|Ampere)\b"
     r"|[ \t*-]{0,80}(?:RAM|Memory):[ \t*]{1,80}[\d.]{1,12} ?[MGT]i?B?\b",
     "habana": r"HPU devices: \d+x|\| HL-SMI Version",
     "topology": r"[ \t\x1b\[0-9;m]*GPU0[ \t\x1b]",
-    "csv": r"\"?[a-z_.]+\"?(?: \[\w+\])?(?:, ?\"?[a-z_.]+\"?(?: \[\w+\])?)*\r?$(?<=[a-z\]\"])",
+    "csv": r"\"?[a-z_.]+\"?(?: \[[\w%]+\])?(?:, ?\"?[a-z_.]+\"?(?: \[[\w%]+\])?)*\r?$"
+    r"(?<=[a-z\]\"])",
     "rows": r"\d{1,2}, [^,\n]*(?:NVIDIA|Tesla|GeForce|Quadro)[^,\n]*,"
     r"|(?:NVIDIA|Tesla) [^,\n]+, \d+|GPU-[0-9a-f-]{36}, ",
     "no_gpu": r"No devices were found|NVIDIA-SMI has failed"
     r"|(?:-?bash: |sh: )?nvidia-smi: (?:command )?not found",
-    "cpuinfo": r"processor\s*:\s*\d",
+    "cpuinfo": r"processor\s*:\s*\d|[ \t]{0,10}(?:\d{1,4}[ \t]+)?model name[ \t]*:[ \t]*\S",
     "meminfo": r"MemTotal:\s+\d+ kB",
-    "free": r"[ \t]+total[ \t]+used[ \t]+free",
+    "free": rf"[ \t]+(?:total[ \t]+used[ \t]+free|{local_words.FREE_HEADS})"
+    r"|Mem[:.][ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]",
     "numactl": r"available: \d+ nodes?",
     "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
-    "lscpu": r"[ \t]*Architecture:[ \t]+\S",
+    "lscpu": rf"[ \t]*(?:Architecture|{local_words.LSCPU_HEADS})[ \t]?[:\uff1a][ \t]*\S"
+    r"|[ \t]{0,8}(?:Model name:[ \t]+\S|(?:CPU|Socket|Core|NUMA node)\(s\)[ \w]{0,12}:[ \t]+\d"
+    r"|Thread\(s\) per core:[ \t]+\d)",
+    "lstopo": r"[ \t]*Machine \([\d.]+[MGT]i?B total\)",
+    "inxi": r"[ \t]*(?:CPU|Graphics|Info):(?:[ \t]*\n[ \t]+| )"
+    r"(?:Info|Device-1|Processes|Memory|Topology): ",
+    "modules": r"[ \t]*(?:\d{1,3}[ \t]+)?Size: \d{1,7} [KMGT]i?B[ \t]*$"
+    r"|[ \t]*Version: (?:Intel|INTEL|AMD|Ampere)\S* \S",
     "lspci": r"[ \t]*(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [\"A-Z3]",
     "lsblk": r"[ \t]*NAME[ \t][A-Z: \t-]{0,400}\bSIZE\b",
     "ip": r"\d+: [^\s:]+: <",
     "ip_brief": r"[a-z][\w.@-]+[ \t]+(?:UP|DOWN|UNKNOWN)(?:[ \t]|$)",
+    "amd_static": r"GPU: \d{1,3}[ \t]*\n[ \t]+(?:ASIC|BUS|VRAM|DRIVER|BOARD|IFWI|VBIOS|NUMA):",
+    "amd_table": r"\| AMD-SMI ",
     "rocm": r"GPU\[\d+\]\s*:|[= \t]{1,200}ROCm System Management Interface",
     "nvrm": r"NVRM version:",
     "os_release": r"(?:PRETTY_NAME|NAME|ID|VERSION_ID|VERSION)=",
+    "machine_arch": r"(?:x86_64|aarch64)[ \t]*$",
     "uname": r"Linux \S+ \d{1,4}\.\d{1,4}[^\n]* (?:x86_64|aarch64|ppc64le)\b",
 }
 # What ends an output: a prompt, a fence, a rule, a heading with a path.
@@ -73,7 +86,12 @@ _REPEATED = frozenset(
         "report",
         "summary",
         "rows",
+        "free",
         "cpuinfo",
+        "lscpu",
+        "inxi",
+        "modules",
+        "amd_static",
         "lspci",
         "ip",
         "ip_brief",
@@ -85,6 +103,8 @@ _REPEATED = frozenset(
 _DOCUMENTS = {"lscpu": "lscpu_json", "blockdevices": "lsblk_json", "ifname": "ip_json"}
 # More boundaries than any dump of a machine has.
 _MAX_BOUNDARIES = 200_000
+# Characters of broken JSON, after which no more of it is tried: each try may read to the end.
+_MAX_VAIN = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -99,7 +119,18 @@ class Section:
 
 # Outputs that are of a machine; the others stand in files of other kinds too.
 # A summary may be an offer: it counts beside others alone.
-_WEAK = ("json", "os_release", "uname", "ip", "ip_brief", "lsblk", "no_gpu", "summary", "habana")
+_WEAK = (
+    "json",
+    "os_release",
+    "uname",
+    "ip",
+    "ip_brief",
+    "lsblk",
+    "no_gpu",
+    "summary",
+    "habana",
+    "machine_arch",
+)
 _TELLING = frozenset(_STARTS) - set(_WEAK)
 _TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor"}
 
@@ -111,12 +142,12 @@ def is_of_machine(sections: list[Section]) -> bool:
 
 def split_text(text: str, file: str) -> list[Section]:
     """Return the outputs in a text; nothing where it has none."""
-    text = text.replace("\r\n", "\n")
+    text = pasted.strip_frame(text.replace("\r\n", "\n"))
     return [row for row in _join_sections(text, file) if _is_whole(row)]
 
 
 def _join_sections(text: str, file: str) -> Iterator[Section]:
-    kind, start, position, depth = "end", 0, 0, 0
+    kind, start, position, depth, vain = "end", 0, 0, 0, 0
     for _ in range(_MAX_BOUNDARIES):
         match = _BOUNDARY.search(text, position)
         if match is None:
@@ -133,8 +164,11 @@ def _join_sections(text: str, file: str) -> Iterator[Section]:
             yield Section(kind, text[start : match.start()], file)
         kind, start = name, match.start()
         if name == "json":
-            row, position = _read_json(text, match.start(), file)
             kind = "end"
+            if vain > _MAX_VAIN:
+                continue
+            row, position, read = _read_json(text, match.start(), file)
+            vain += read
             if row is not None:
                 yield row
     if kind != "end":
@@ -151,6 +185,10 @@ def _is_inside(kind: str, name: str, line: str) -> bool:
         return name in _REPEATED
     if (kind, name) == ("csv", "rows"):
         return True
+    if (kind, name) in (("dmidecode", "modules"), ("lscpu", "modules"), ("amd_static", "rocm")):
+        return True
+    if (kind, name) == ("rocm", "end") and line.startswith("="):
+        return True  # a heading of its own
     if name == "end" and kind in ("dmidecode", "query", "xml", "table"):
         # Rules and comments are parts of these; only a prompt ends them.
         return re.match(r"\S+@|\[\S+@|\$ |```|_{20,}|\*\*\* /", line) is None
@@ -170,19 +208,24 @@ def _is_whole(row: Section) -> bool:
     return True
 
 
-def _read_json(text: str, start: int, file: str) -> tuple[Section | None, int]:
-    """Read a JSON document of a known form; return it and the place behind it."""
-    body = text[start:].lstrip()
-    start = len(text) - len(body)
+def _read_json(text: str, start: int, file: str) -> tuple[Section | None, int, int]:
+    """Read a JSON document of a known form.
+
+    Return it, the place behind it, and how many characters were read in vain.
+    """
+    while text[start] in " \t\r\n":
+        start += 1
     try:
-        document, length = json.JSONDecoder().raw_decode(body)
-    except (ValueError, RecursionError):
-        damaged = re.search(r'"(lscpu|blockdevices|ifname|ProcessorSummary)"', body[:4000])
-        row = Section("damaged", body[:200], file, damaged[1]) if damaged else None
-        return row, start + 1
+        document, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError) as error:
+        head = text[start : start + 4000]
+        damaged = re.search(r'"(lscpu|blockdevices|ifname|ProcessorSummary)"', head)
+        row = Section("damaged", head[:200], file, damaged[1]) if damaged else None
+        past = error.pos if isinstance(error, json.JSONDecodeError) else start + len(head)
+        return row, start + 1, past - start
     kind = _name_json(document)
-    row = Section(kind, body[:length], file, document) if kind else None
-    return row, start + length
+    row = Section(kind, text[start:end], file, document) if kind else None
+    return row, end, 0
 
 
 def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)

@@ -50,7 +50,7 @@ DEFINITIONS = (
     ),
     Definition(
         "cpu.identity",
-        title="The processor hides its model: figures for it are assumed",
+        title="Figures for the processor are assumed: {why}",
         severities=("info",),
         source="virtual machines show names such as `Intel(R) Xeon(R) Processor`",
         remedy="catalogue",

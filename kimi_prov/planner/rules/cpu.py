@@ -125,6 +125,14 @@ def _check_threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
+# What a hypervisor shows in place of a processor's name.
+_HIDDEN_NAME = re.compile(
+    r"Intel(?:\(R\))? Xeon(?:\(R\))? (?:Processor|CPU)\b(?! (?:Max|E\d|D-|W-))|QEMU|KVM|Virtual"
+    r"|EPYC(?:-\w+)? Processor\b",
+    re.IGNORECASE,
+)
+
+
 @register_rule("cpu.cores_left")
 def _check_cores_left(context: PlanContext) -> Iterator[RuleResult]:
     threads = context.flags.get(KT.threads)
@@ -140,8 +148,11 @@ def _check_cores_left(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("cpu.identity")
 def _check_known_cpu(context: PlanContext) -> Iterator[RuleResult]:
     if context.heavy and context.host.processor is None:
+        model = str(context.facts["cpu"].get("model") or "unknown")
+        hidden = model == "unknown" or _HIDDEN_NAME.search(model)
         yield RuleResult(
-            observed=str(context.facts["cpu"].get("model") or "unknown"),
+            names={"why": "it hides its model" if hidden else "the catalogue has no row for it"},
+            observed=model,
             required="a model that the catalogue knows",
             fix="add it to cpus.yaml of your own catalogue, or measure with "
             "`kimi-prov probe --measure`",

@@ -122,6 +122,13 @@ def _parse_text(value: object, occurrence: Occurrence, _base: Path | None) -> st
     return str(value)
 
 
+def _parse_model(value: object, occurrence: Occurrence, base: Path | None) -> str:
+    # People write "Kimi K2.5"; the catalogue knows such names too.
+    return _parse_text(
+        "-".join(value.split()) if isinstance(value, str) else value, occurrence, base
+    )
+
+
 def _is_off(value: object) -> bool:
     # YAML reads a bare off as false, and -e turns that into text.
     return value is False or str(value).lower() in ("off", "false")
@@ -479,6 +486,7 @@ def _parse_partition(value: object, occurrence: Occurrence, base: Path | None) -
 
 _PARSERS: dict[str, Parser] = {
     "text": _parse_text,
+    "model": _parse_model,
     "off_or_gib": _parse_off_or_gib,
     "off_or_text": _parse_off_or_text,
     "choice": _parse_choice,

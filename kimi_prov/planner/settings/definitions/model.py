@@ -12,7 +12,7 @@ VARIABLES: tuple[Variable, ...] = (
     define(
         _MODEL,
         "model",
-        "text",
+        "model",
         None,
         "kimi-k2.5",
         "The model, by its repository's name in lower case. The only variable without a default.",

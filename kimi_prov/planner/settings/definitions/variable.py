@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 Kind = Literal[
     "text",  # a string
+    "model",
     "off_or_gib",  # a whole number from 1, or off
     "off_or_text",  # a string; YAML's off is the text off
     "choice",  # one of `choices`; YAML's on and off are the texts
