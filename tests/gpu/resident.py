@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PROMPTS = [[5, 9, 77, 300, 12], list(range(20, 60))]
 _QUESTION = "a b c"
 _TOLD = "TOLD "
+_REGISTERED = "registered "
 # Flags that this program gives itself.
 OWN_FLAGS = ("--tensor-parallel-size", "--load-format", "--model-loader-extra-config")
 
@@ -74,20 +75,29 @@ def compare_held(engine: Engine, results: Results, source: str) -> Row:
     ordinary = run_inside(engine, "ordinary", ())
     with loaders.holding(engine, results) as (_, ready, flags):
         mapped = run_inside(engine, "mapped", flags)
-    differing = [
-        name
-        for own, other in zip(ordinary.held, mapped.held, strict=True)
-        for name in sorted(own.keys() | other.keys())
-        if own.get(name) != other.get(name)
-    ]
+    pairs = list(zip(ordinary.held, mapped.held, strict=True))
+    differing = sorted({name for pair in pairs for name in list_differing(*pair, weights=True)})
     if differing:
         raise RuntimeError(f"{len(differing)} differ: {', '.join(differing[:5])}")
     if ordinary.answers != mapped.answers:
         raise RuntimeError(f"other answers: {ordinary.answers} and {mapped.answers}")
+    beside = sorted({name for pair in pairs for name in list_differing(*pair, weights=False)})
     phases = {"daemon": ready, "ordinary": ordinary.seconds, "mapped": mapped.seconds}
-    count = sum(len(own) for own in mapped.held)
+    count = sum(name.startswith(_REGISTERED) for own in mapped.held for name in own)
     note = f"{count} tensors with the SHA-256 of an ordinary load, same answers"
+    note += f"; beside weights differ {', '.join(beside[:5])}" if beside else ""
     return Row("held, mapped", source, phases=phases, note=note)
+
+
+def list_differing(own: dict[str, str], other: dict[str, str], *, weights: bool) -> list[str]:
+    """List what differs: of weights, wherever they are kept, or of all else, such as workspaces."""
+    kept = {digest for name, digest in own.items() if name.startswith(_REGISTERED)}
+    return [
+        name
+        for name in own.keys() | other.keys()
+        if own.get(name) != other.get(name)
+        and weights == (name.startswith(_REGISTERED) or own.get(name) in kept)
+    ]
 
 
 @dataclass(frozen=True)
@@ -158,10 +168,15 @@ def describe(model: Any) -> dict[str, str]:
         kind = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {tensor.device.type} "
         return kind + hashlib.sha256(memoryview(data)).hexdigest()
 
-    found = {name: digest(one) for name, one in references.list_registered(model).items()}
-    found |= {f"place {one.path}": digest(one.tensor) for one in references.list_references(model)}
-    found = {name: value for name, value in found.items() if not name.endswith(".kv_cache")}
-    return found | {"values": json.dumps(holdings.read_values(model), sort_keys=True)}
+    registered = references.list_registered(model).items()
+    places = references.list_references(model)
+    # Caches of keys and values are no weights, and fill the card.
+    tensors = [(f"registered {name}", one) for name, one in registered]
+    tensors += [(f"place {one.path}", one.tensor) for one in places if "kv_cache" not in one.path]
+    values = holdings.read_values(model).items()
+    return {name: digest(one) for name, one in tensors} | {
+        f"value {name}": repr(value) for name, value in values
+    }
 
 
 def kill_both(engine: Engine, results: Results, source: str) -> Row:

@@ -95,11 +95,19 @@ def _adopt_experts(method: Any, layer: Any) -> None:  # noqa: ANN401
     method._setup_kernel(layer)
 
 
-def hold_rank(*arguments: Any, **options: Any) -> None:  # noqa: ANN401
+def hold_rank(
+    global_rank: int,
+    local_rank: int,
+    vllm_config: Any,  # noqa: ANN401
+    *arguments: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
+) -> None:
     """Hold one rank's weights; runs in a process of its own, which loads no plugin by itself."""
     from vllm.model_executor.model_loader.weight_cache import daemon  # noqa: PLC0415
     from vllm.plugins import load_general_plugins  # noqa: PLC0415
 
     load_general_plugins()
     support_experts()
-    daemon._run_daemon(*arguments, **options)
+    # An engine tunes its kernels itself: a run of the model here could change what is held.
+    vllm_config.kernel_config.enable_flashinfer_autotune = False
+    daemon._run_daemon(global_rank, local_rank, vllm_config, *arguments, **options)
