@@ -26,6 +26,7 @@ import evidence
 import features
 import gpu_reports
 import loaders
+import plan_changes
 import recipes
 import troubles
 import yaml
@@ -68,6 +69,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "commands.md": commands(),
         REFERENCE / "recipes.md": compare_recipes(),
         REFERENCE / "engine-versions.md": compare_versions(),
+        REFERENCE / "plan-changes.md": compare_plans(),
         REFERENCE / "loaders.md": measured_loaders(),
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
@@ -173,6 +175,21 @@ def compare_versions() -> str:
         "`kimi_choose_anew` ([upgrades](../guides/upgrades.md)).",
         "",
         *engine_versions.lines(ROOT / "inventories" / "specs"),
+    ]
+    return _text(lines)
+
+
+def compare_plans() -> str:
+    """Return the page of what the search of layouts changed."""
+    lines = [
+        *_head("Plans before and after"),
+        "What the search of layouts, and all that came since, changed on the shipped sheets:",
+        "kimi-k2.5, all else `auto`, for one person, sixteen and sixty-four at once. A figure that",
+        "changed stands there with that of before. Speeds are estimates; those of before are the",
+        "estimates of that time. `$ a million` is of a million tokens of answers at full use; a",
+        "purchase counts over three years, without power.",
+        "",
+        *plan_changes.lines(ROOT),
     ]
     return _text(lines)
 

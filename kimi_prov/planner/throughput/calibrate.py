@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.throughput import fit as fitting
 from kimi_prov.planner.throughput import measured
-from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior
+from kimi_prov.planner.throughput.parameters import CPU, GPU, Prior, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from kimi_prov.planner.throughput.cases import Case
 
@@ -126,45 +126,75 @@ def predict_spread(case: Case, fit: fitting.Fit, kinds: Kinds) -> float:
     return math.sqrt(fit.variance(slopes) + apart + kinds.compute_variance(case) + case.noise**2)
 
 
-def fit_models(cases: Sequence[Case]) -> dict[str, Model]:
-    """Fit both families and their widths."""
+def fit_models(
+    cases: Sequence[Case],
+    near: dict[str, Values] | None = None,
+    families: Collection[str] = tuple(FAMILIES),
+) -> dict[str, Model]:
+    """Fit families and their widths, beginning from values that are near."""
     return {
-        name: _fit_model([c for c in cases if fitting.choose_priors(c) is priors], priors)
+        name: _fit_model(
+            [c for c in cases if fitting.choose_priors(c) is priors],
+            priors,
+            near[name] if near else None,
+        )
         for name, priors in FAMILIES.items()
+        if name in families
     }
 
 
 def choose_model(case: Case, models: dict[str, Model]) -> Model:
     """Choose the model of the family that a case belongs to."""
-    return models["gpu" if case.machine.cpu is None else "cpu"]
+    return models[name_family(case)]
+
+
+def name_family(case: Case) -> str:
+    """Name the family that a case belongs to."""
+    return "gpu" if case.machine.cpu is None else "cpu"
 
 
 def predict_from_other_authors(cases: Sequence[Case]) -> list[Prediction]:
     """Predict each case from all other authors, widths included."""
     authors = sorted({case.author for case in cases})
+    near = fit_values(cases)
     return [
         prediction
         for author in authors
-        for prediction in predict_without_author(author, cases, cases)
+        for prediction in predict_without_author(author, cases, cases, near)
     ]
 
 
+def fit_values(cases: Sequence[Case]) -> dict[str, Values]:
+    """Fit only the parameters of both families: fits without one author begin from them."""
+    return {
+        name: fitting.fit_parameters(
+            [c for c in cases if fitting.choose_priors(c) is priors], priors
+        ).values
+        for name, priors in FAMILIES.items()
+    }
+
+
 def predict_without_author(
-    author: str, known: Sequence[Case], cases: Sequence[Case]
+    author: str,
+    known: Sequence[Case],
+    cases: Sequence[Case],
+    near: dict[str, Values] | None = None,
 ) -> list[Prediction]:
     """Predict those of `cases` that are of one author, from the known cases of all others."""
     predictions = []
-    for priors in FAMILIES.values():
+    for name, priors in FAMILIES.items():
         mine = [c for c in cases if c.author == author and fitting.choose_priors(c) is priors]
         if mine:
             rest = [c for c in known if c.author != author and fitting.choose_priors(c) is priors]
-            model = _fit_model(rest, priors)
+            model = _fit_model(rest, priors, near[name] if near else None)
             predictions += [model.predict(case) for case in mine]
     return predictions
 
 
-def _fit_model(cases: Sequence[Case], priors: dict[str, Prior]) -> Model:
-    fit = fitting.fit_parameters(cases, priors)
+def _fit_model(
+    cases: Sequence[Case], priors: dict[str, Prior], near: Values | None = None
+) -> Model:
+    fit = fitting.fit_parameters(cases, priors, near)
     kinds = Kinds(_estimate_kind_spreads(cases, priors, fit), _count_authors_of_kinds(cases))
     misses = _list_misses(cases, priors, fit, kinds)
     widths = _fit_widths(misses, _BORROWED_AUTHORS["gpu" if priors is GPU else "cpu"])

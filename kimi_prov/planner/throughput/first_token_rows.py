@@ -40,9 +40,11 @@ def predict_from_other_authors(
 ) -> list[Prediction]:
     """Predict each time from the speeds of all other authors."""
     predictions = []
+    near = calibrate.fit_values(known) if times else None
     for author in sorted({time.case.author for time in times}):
-        models = calibrate.fit_models([case for case in known if case.author != author])
         own = [time for time in times if time.case.author == author]
+        others = [case for case in known if case.author != author]
+        models = calibrate.fit_models(others, near, {calibrate.name_family(t.case) for t in own})
         predictions += [predict_first_token(time, models) for time in own]
     return predictions
 

@@ -95,11 +95,12 @@ def compute_gradient(case: Case, values: Values, names: Sequence[str]) -> list[f
 def fit_parameters(
     cases: Sequence[Case],
     priors: dict[str, Prior],
+    near: Values | None = None,
 ) -> Fit:
-    """Fit the parameters of one family to its cases."""
+    """Fit the parameters of one family to its cases, beginning from values that are near."""
     names = tuple(priors)
     start = [math.log(priors[name].value) for name in names]
-    theta = list(start)
+    theta = [math.log(near[name]) for name in names] if near else list(start)
     groups = group_cases(cases)
     covariance: Matrix = []
     for _ in range(_ROUNDS):

@@ -89,6 +89,7 @@ class Cpu:
     streaming test on the machine, if there was one. `links_gb_s` is the rate of the links between
     cores and memory, where it may be lower. `vector`: the widest of avx2, avx512, amx, arm.
     `numa_aware`: the engine, if it can, keeps the data of a node's threads in that node's memory.
+    `numa_spread`: one that cannot is told to spread memory and threads evenly over the nodes.
     """
 
     sockets: int
@@ -97,6 +98,7 @@ class Cpu:
     measured_gb_s: float | None = None
     vector: Literal["avx2", "avx512", "amx", "arm"] = "avx512"
     numa_aware: bool = True
+    numa_spread: bool = False
     links_gb_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -186,9 +188,10 @@ class Serving:
     are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: a prompt
     of so many tokens or more is computed layer by layer on the GPU (ktransformers); None: never.
     `stream_chunk`: the most tokens of prompts in one pass. `old_build`: an engine of 2025, whose
-    kernels were tuned only for DeepSeek's models. llama.cpp and ik_llama.cpp compute a prompt in
-    passes of `micro_batch` tokens; `repacked`: their weights are in memory in the order of the
-    CPU's kernels; `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
+    kernels were tuned only for DeepSeek's models. `untuned`: an engine without tuned kernels of
+    this mixture for the card. llama.cpp and ik_llama.cpp compute a prompt in passes of
+    `micro_batch` tokens; `repacked`: their weights are in memory in the order of the CPU's kernels;
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough.
     `without_graphs`: the processor starts each kernel of the GPUs separately. `hosts` serve one
     model together over `link`; ranks, copies and stages count over all of them. `version` of the
     engine and `load_format` choose the way in which it loads weights; None: the default version.
@@ -213,6 +216,7 @@ class Serving:
     stream_prefill_from: int | None = 400
     stream_chunk: int = 16384
     old_build: bool = False
+    untuned: bool = False
     micro_batch: int = 512
     repacked: bool = False
     offloads_prompts: bool = True

@@ -31,7 +31,7 @@ GPU: Final[dict[str, Prior]] = {
     "amd_int4": Prior(1.5, 0.3, "times all of it for 4-bit integers on AMD"),
     "sglang": Prior(1.0, 0.15, "times all of it for sglang against vLLM"),
     "untuned": Prior(1.6, 0.4, "times a step of builds of 2025 outside their tuned shapes"),
-    "request_us": Prior(60, 0.3, "us that each running request adds to a step"),
+    "request_us": Prior(60, 0.3, "us that each running request adds to a step of 61 layers"),
     "memory_share": Prior(0.8, 0.12, "share of the GPU's bandwidth that a step reaches"),
     "expert_share": Prior(0.15, 0.35, "share of dense FLOP/s that a prompt's experts reach"),
     "native": Prior(1.5, 0.3, "times expert_share where experts are multiplied as packed"),
@@ -51,6 +51,9 @@ CPU: Final[dict[str, Prior]] = {
     "blind": Prior(
         1.0, 0.4, "times longer than one socket alone to read, than all to compute, blind of nodes"
     ),
+    "spread": Prior(
+        1.7, 0.3, "times longer to read over sockets where nodes share memory and threads evenly"
+    ),
     "layer_us": Prior(150, 0.4, "us a layer of operations, CPU alone, without MLA"),
     "thread_us": Prior(4, 0.4, "us a layer that each thread of a pool adds"),
     "mla": Prior(1.6, 0.15, "times as many operations in a layer with MLA"),
@@ -61,6 +64,7 @@ CPU: Final[dict[str, Prior]] = {
     "amx_gflops": Prior(160, 0.3, "the same where the engine uses AMX"),
     "iqk_gflops": Prior(180, 0.3, "the same in ik_llama.cpp"),
     "llama_gflops": Prior(25, 0.4, "the same in llama.cpp"),
+    "llama_packed": Prior(1.5, 0.3, "times that for formats that it repacks when it loads them"),
     "fill_rows": Prior(8, 0.4, "tokens of an expert at which half the time is unpacking it"),
     "offload_share": Prior(0.65, 0.2, "share of PCIe at which llama.cpp copies experts"),
     "mmq_share": Prior(0.6, 0.3, "share of dense bf16 FLOP/s of the GPU that it then reaches"),

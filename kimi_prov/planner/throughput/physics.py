@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _DENSE_SHARE = 0.6
 # Share of a link's rate that the all-reduces of a prompt reach.
 _LINK_SHARE = 0.7
+# Bits of weights that are multiplied as they are stored in training.
+_WIDE_BITS = 16
+# Layers of the models, DeepSeek's and Kimi's, in whose steps `request_us` is counted.
+_REQUEST_LAYERS = 61
 # Engines of 2025 were tuned for mixtures with so many experts: DeepSeek's.
 _TUNED_EXPERTS = 256
 # Launches in a prompt's pass take so many times as long, because it has no CUDA graph.
@@ -31,7 +35,9 @@ _PASS_TOKENS = 8192
 # share a cache; others by the logarithm of the ranks, as for sums. Of four layers on four H200 a
 # step of 64 requests took 0.70 ms more than with the whole cache on each (recording h200-x4-full):
 # 175 us a layer if all of it is the layers', 11 if it is the step's and the model has 61. This is
-# their geometric mean. Read in vLLM 0.19.1 and 0.25.1: mla_attention.py, cp_lse_ag_out_rs.
+# their geometric mean. Eight RTX PRO 6000 without direct links lose 35 us with four ranks and 42
+# with eight, of one request to Kimi-K2.6 (rows of rtx6kpro). Read in vLLM 0.19.1 and 0.25.1:
+# mla_attention.py, cp_lse_ag_out_rs.
 _SHARED_CACHE_US = 45.0
 # Block sizes of vLLM's mixture kernels, in rows. It uses the smallest block of which the rows of a
 # mean expert fill less than this share.
@@ -178,12 +184,11 @@ def estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: V
         own *= values["grouped"]
     ranks = hosts.count_ranks_inside(gpus.count, serving)
     reduce = values["reduce_us"] * math.log2(ranks) / 3
-    reduce += _SHARED_CACHE_US * math.log2(serving.cache_ranks) / 2
     if gpus.nvlink_gb_s == 0:
         reduce *= values["pcie_reduce"]
     if gpus.vendor == "AMD":
         own *= values["amd_layer"]
-    return own + reduce
+    return own + reduce + _SHARED_CACHE_US * math.log2(serving.cache_ranks) / 2
 
 
 def _find_engine_factor(gpus: Gpus, serving: Serving, values: Values) -> float:
@@ -198,8 +203,11 @@ def _find_untuned_factor(model: ModelShape, gpus: Gpus, serving: Serving, values
     """Find the factor of a step with untuned kernels; a prompt's large kernels need less tuning.
 
     It applies to old builds of an engine, with other mixtures, formats and cards than those for
-    which they were made.
+    which they were made, and wherever an engine has no tuned kernels of narrow weights for the
+    card; those of 16 bits need less tuning.
     """
+    if serving.untuned and serving.weights.multiplied_bits < _WIDE_BITS:
+        return values["untuned"]
     tuned = gpus.vendor == "NVIDIA" and model.experts <= _TUNED_EXPERTS
     if not serving.old_build or (tuned and not serving.weights.integers):
         return 1.0
@@ -210,7 +218,7 @@ def _estimate_gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: 
     # Each stage has another batch at a time, and each copy of attention has its own requests.
     batch = max(1.0, serving.running / hosts.count_batches(serving))
     mine = max(1.0, batch / serving.data_parallel)
-    own = 1e-6 * values["request_us"] * mine
+    own = 1e-6 * values["request_us"] * mine * model.layers / _REQUEST_LAYERS
     cache = mine * _count_cache_bytes(model, serving, count_ranks(gpus, serving))
     cache /= serving.cache_ranks
     return _estimate_gpu_pass(model, gpus, serving, values, batch) + Parts(
@@ -388,13 +396,11 @@ def _estimate_memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     rate = theory * values["memory_share"]
     if cpu.links_gb_s:
         rate = min(rate, cpu.links_gb_s * _LINKS_SHARE)
-    if cpu.sockets > 1:
-        rate /= (
-            values["second_socket"]
-            if _is_numa_aware(cpu, serving)
-            else cpu.sockets * values["blind"]
-        )
-    return rate
+    if cpu.sockets == 1:
+        return rate
+    if _is_numa_aware(cpu, serving):
+        return rate / values["second_socket"]
+    return rate / (values["spread"] if cpu.numa_spread else cpu.sockets * values["blind"])
 
 
 def _is_numa_aware(cpu: Cpu, serving: Serving) -> bool:
@@ -447,7 +453,7 @@ def _estimate_prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> floa
     if serving.engine == "ik_llama.cpp":
         rate = values["iqk_gflops"] / _find_unpacked_factor(serving, values)
     elif serving.engine == "llama.cpp":
-        rate = values["llama_gflops"]
+        rate = values["llama_gflops"] * (values["llama_packed"] if serving.repacked else 1.0)
     if cpu.vector != "avx2":
         return rate
     return rate / (_AVX2_PREFILL if serving.engine == "ktransformers" else _AVX2_PREFILL_OTHERS)

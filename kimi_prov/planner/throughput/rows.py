@@ -47,6 +47,11 @@ _HYBRID_FILL = 0.5
 _MICRO_BATCH = 512
 _MAX_BYTES = 4 << 20
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
+# Words for memory and threads that are spread over the nodes, by options or by firmware.
+_SPREAD = re.compile(r"--numa |interleave", re.I)
+# Formats that llama.cpp brings into the order of its kernels when it loads them, of those in rows.
+_LLAMA_PACKED = re.compile(r"^(IQ4_NL|Q4_0)\b")
+_UNTUNED = "no tuned mixture kernels"
 _STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
 _SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
 
@@ -250,6 +255,7 @@ def _make_cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
         measured_gb_s=_find_streamed_rate(row, memory, sockets) or known.measured_gb_s,
         vector="avx2" if "avx2 forced" in _read_text(row, "engine").lower() else known.vector,
         numa_aware="no NUMA" not in _read_text(row, "flags"),
+        numa_spread=_SPREAD.search(f"{_read_text(row, 'flags')} {memory}") is not None,
     )
 
 
@@ -332,7 +338,12 @@ def _make_serving(
     threads = _parse_number(r"cpu_?infer (\d+)", flags) or _parse_number(r"--threads (\d+)", flags)
     threads = threads or _parse_number(r"\((\d+) (?:cores requested|threads)", flags)
     micro_batch = _parse_number(r"-ub (\d+)", flags)
+    quant = _read_text(row, "quant")
     repacking = re.search(r"-rtr(?! 0)", flags) is not None
+    if engine == "llama.cpp":
+        repacked = _LLAMA_PACKED.match(quant) is not None
+    else:
+        repacked = repacking or re.search(r"_R\d\b", quant) is not None
     serving = Serving(
         engine=engine,
         weights=fmt,
@@ -341,7 +352,7 @@ def _make_serving(
         output_tokens=tokens_out,
         cpu_threads=int(threads) if threads else None,
         micro_batch=int(micro_batch or _MICRO_BATCH),
-        repacked=repacking or re.search(r"_R\d\b", _read_text(row, "quant")) is not None,
+        repacked=repacked,
         offloads_prompts=not repacking,
     )
     if machine.gpus is None:
@@ -358,7 +369,7 @@ def _make_serving(
         )
     room = machine.gpus.memory_gb * _USABLE * 2**30 - _ENGINE_GB * 1e9
     room -= _count_gpu_weights(fmt, model, machine.gpus)
-    shards = _parse_number(r"DCP(\d)", flags) or 1
+    shards = int(_parse_number(r"DCP(\d)", flags) or 1)
     # NVIDIA's NVFP4 checkpoints carry the scales of an FP8 cache, and engines take it.
     width = 1 if "FP8 KV" in flags or _read_text(row, "quant") == "NVFP4" else 2
     served = _adjust_lengths(row, serving) if concurrency > 1 else serving
@@ -367,7 +378,9 @@ def _make_serving(
         served,
         kv_dtype_bytes=width,
         kv_tokens_max=max(4096.0, tokens / (model.kv_bytes_per_token * width / 2)),
+        cache_ranks=shards,
         old_build=_is_old_build(_read_text(row, "engine")),
+        untuned=_UNTUNED in flags,
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.planner.throughput.calibrate import Prediction
     from kimi_prov.planner.throughput.cases import Case
+    from kimi_prov.planner.throughput.first_token_rows import FirstToken
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +90,8 @@ def _make_report(options: argparse.Namespace) -> Report:
         heading = "each author predicted from all the others"
     else:
         fresh, aside = rows.read_file(options.rows)
-        predictions = _predict_rows(fresh, known)
+        times = rows.read_first_tokens([options.rows])
+        predictions = _predict_rows(fresh, known) + _predict_times(times, known)
         heading = f"{options.rows} predicted from the catalogue's rows"
     python = options.rival_python or _find_own_python()
     limit_s = options.rival_seconds
@@ -112,6 +114,16 @@ def _predict_rows(fresh: Sequence[Case], known: Sequence[Case]) -> list[Predicti
     for author in sorted({case.author for case in again}):
         predictions += calibrate.predict_without_author(author, known, again)
     return predictions
+
+
+def _predict_times(times: Sequence[FirstToken], known: Sequence[Case]) -> list[Prediction]:
+    """Predict times to the first token, those of an author of the catalogue without his rows."""
+    again = {case.author for case in known}
+    models = stored.load_models()
+    new = [time for time in times if time.case.author not in again]
+    old = [time for time in times if time.case.author in again]
+    predictions = [first_token_rows.predict_first_token(time, models) for time in new]
+    return predictions + first_token_rows.predict_from_other_authors(old, known)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,13 @@ def test_eight_h100_share_a_cache_that_one_of_them_does_not_hold() -> None:
 
 
 def test_two_engines_serve_side_by_side_where_four_cards_hold_the_model() -> None:
+    """Balanced takes one engine: it writes 4 % less together and reads 60 % faster."""
     document = plan(
-        quoted("quote-8x-b200"), model="kimi-k2.6", weights_format="nvfp4", concurrency=64
+        quoted("quote-8x-b200"),
+        model="kimi-k2.6",
+        weights_format="nvfp4",
+        concurrency=64,
+        optimise="throughput",
     )
     assert [row["gpus"] for row in document["instances"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert [row["port"] for row in document["instances"]] == [8001, 8002]
@@ -134,6 +139,7 @@ def test_two_engines_serve_side_by_side_where_four_cards_hold_the_model() -> Non
         model="kimi-k2.6",
         weights_format="nvfp4",
         concurrency=64,
+        optimise="throughput",
         instances=1,
     )
     assert len(one["instances"]) == 1

