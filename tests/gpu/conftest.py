@@ -375,3 +375,13 @@ def _up(made: Lab, models: Path | None = None) -> Iterator[Host]:
     finally:
         if not os.environ.get("KIMI_PROV_GPU_KEEP"):
             made.down()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run what KIMI_PROV_GPU_ORDER names, by words of names and in that order; all without it."""
+    words = [word for word in os.environ.get("KIMI_PROV_GPU_ORDER", "").split(",") if word]
+    if words:
+        chosen = [item for word in words for item in items if word in item.name]
+        left = [item for item in items if item not in chosen]
+        config.hook.pytest_deselected(items=left)
+        items[:] = list(dict.fromkeys(chosen))

@@ -3,6 +3,7 @@
 All of it is there under its own names, shapes and sizes, and all but the routed experts holds
 random values: these are zeros that no disk has to hold, in a file system that promises more than
 there is. A program reads them as it would real ones; they cost it less power, and no disk its time.
+KIMI_PROV_GPU_EXPERTS=random fills them, where their bytes are to be told apart.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 import subprocess
 from contextlib import contextmanager
@@ -55,6 +57,7 @@ _DRAFT_READS = (1, 2, 3)
 # Of all cards' memory, with which 8 of 80 GB hold all 61 layers.
 _WEIGHTS_SHARE = 0.875
 _MIB = 1 << 20
+_RANDOM_BYTES = 64 * _MIB
 _LOADS = (1, 4, 16, 64)
 # Where the cards do not hold a layout another engine would be planned, by another name.
 _ENGINE = {"kimi_engine": "vllm"}
@@ -197,6 +200,9 @@ class Models:
                 tower=_TOWER if name == SEEING else None,
             )
             model.make_model(made, "hollow", shape)
+            if os.environ.get("KIMI_PROV_GPU_EXPERTS") == "random":
+                for file in sorted(made.glob("*.safetensors")):
+                    fill_experts(file)
         return made
 
     def make_draft(self) -> Path:
@@ -313,6 +319,25 @@ def write_draft(folder: Path, target: Architecture) -> None:
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     model.write_tensors(folder / "model.safetensors", list_draft_tensors(target))
+
+
+def fill_experts(file: Path) -> None:
+    """Write random bytes into the holes of a file's packed experts, another part for each.
+
+    Their scales stay zero, so the model answers as it did; their bytes are told apart.
+    """
+    random = memoryview(os.urandom(_RANDOM_BYTES))
+    with file.open("r+b") as out:
+        header = int.from_bytes(out.read(8), "little")
+        rows = json.loads(out.read(header))
+        for at, (name, row) in enumerate(rows.items()):
+            if not name.endswith(".weight_packed"):
+                continue
+            begin, end = row["data_offsets"]
+            out.seek(8 + header + begin)
+            shift = at * 4096 % (_RANDOM_BYTES // 2)
+            while begin < end:
+                begin += out.write(random[shift : shift + end - begin])
 
 
 def layers_held(name: str, gpu_bytes: int) -> int:

@@ -274,7 +274,7 @@ def test_diagnose_names_what_was_caused(sick: SickHost, trouble: Trouble, tmp_pa
 
 
 def test_apply_and_start_answer_with_the_cause(sick: SickHost) -> None:
-    """In place of a quoted line, where it happens: of what `apply` cannot mend by itself."""
+    """In place of a quoted line, where it happens: of what `apply` cannot repair by itself."""
     host = sick.host
     use_foreign_instructions(sick)
     applied = host.apply()

@@ -33,7 +33,6 @@ _WORD = 8
 _WINDOW, _AHEAD = 256 << 20, 4
 _READERS, _STAGE = 8, 32 << 20
 _PORTABLE, _READ_ONLY = 1, 8
-HUGE_PAGE = 2 << 20
 log = logging.getLogger("vllm.kimi_prepared_weights")
 
 
@@ -107,8 +106,8 @@ def copy_file(path: Path, pieces: Sequence[Piece], way: str | None = None) -> Co
     """Copy a file into storages and check each sum. Raises DamagedError at a wrong one.
 
     `way`: `staged` reads the file by threads into pinned memory, `registered` maps and registers
-    it, `plain` copies the mapping as it is. None: by the size of the file's pages on a card, plain
-    elsewhere.
+    it, `plain` copies the mapping as it is. None: staged on a card, the fastest from pages of
+    4 KiB and from huge ones (docs/reference/loaders.md); plain elsewhere.
     """
     began = time.perf_counter()
     on_card = any(piece.target.is_cuda for piece in pieces)
@@ -116,7 +115,7 @@ def copy_file(path: Path, pieces: Sequence[Piece], way: str | None = None) -> Co
     if not on_card or way == "plain":
         way, sums = "plain", _copy_plain(path, pieces)
     else:
-        way, sums = _copy_to_card(path, pieces, way or choose_way(path))
+        way, sums = _copy_to_card(path, pieces, way or "staged")
     found = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
     for piece, total in zip(pieces, found, strict=True):
         if total != piece.sum:
@@ -127,18 +126,6 @@ def copy_file(path: Path, pieces: Sequence[Piece], way: str | None = None) -> Co
 
 class RegistrationError(Exception):
     """The driver does not register this file's mapping, as it may not for files on disks."""
-
-
-def choose_way(path: Path) -> str:
-    """Choose how a file comes to a card, by what one page of it holds.
-
-    In docs/reference/loaders.md, GB/s on one of two H200, pages of 4 KiB went staged at 20 to 27
-    and registered at 5 to 19: a page is registered by itself, whatever it holds. Huge pages, of
-    which there are 512 times fewer, went at 24 and 18 to 26: much the same, and staging has eight
-    threads a rank copy all bytes once more, where eight ranks share one host's memory.
-    """
-    # A RAM disk with huge pages says so (tmpfs gives its page as the best size to read).
-    return "registered" if path.stat().st_blksize >= HUGE_PAGE else "staged"
 
 
 def _copy_to_card(path: Path, pieces: Sequence[Piece], way: str) -> tuple[str, list[torch.Tensor]]:
