@@ -114,9 +114,11 @@ def check_placement(plan: MachinePlan, seen: RuntimeAnswer) -> Check:
     wrong: list[str] = []
     report: list[str] = []
     for instance in plan["instances"]:
-        processes = reports.get(instance["index"], {}).get("processes", [])
+        report_of = reports.get(instance["index"], {})
+        processes = report_of.get("processes", [])
         if not processes:
-            wrong.append(f"instance {instance['index']} does not run")
+            why = report_of.get("failure")
+            wrong.append(f"instance {instance['index']} does not run{f': {why}' if why else ''}")
             continue
         faults = [fault for process in processes for fault in _find_cpu_faults(instance, process)]
         memory, fault = _check_memory(instance, processes)

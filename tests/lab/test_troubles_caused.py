@@ -273,7 +273,7 @@ def test_diagnose_names_what_was_caused(sick: SickHost, trouble: Trouble, tmp_pa
     assert {row["id"] for row in told if row["confidence"] == "certain"} <= {trouble.cause}, told
 
 
-def test_apply_and_start_answer_with_the_cause(sick: SickHost) -> None:
+def test_apply_start_and_verify_answer_with_the_cause(sick: SickHost) -> None:
     """In place of a quoted line, where it happens: of what `apply` cannot repair by itself."""
     host = sick.host
     use_foreign_instructions(sick)
@@ -285,6 +285,10 @@ def test_apply_and_start_answer_with_the_cause(sick: SickHost) -> None:
     started = kimi_prov("start", host.inventory, "--limit", host.name)
     assert started.returncode == 1, started.stdout + started.stderr
     assert LACKS in " ".join(started.stderr.split())
+    host.ssh(f"systemctl stop {ENGINE}")
+    asked = kimi_prov("verify", host.inventory, "--limit", host.name)
+    assert asked.returncode == 1, asked.stdout + asked.stderr
+    assert LACKS in " ".join((asked.stdout + asked.stderr).split())
 
 
 def test_afterwards_it_serves_as_it_was_applied(machine: SickHost) -> None:

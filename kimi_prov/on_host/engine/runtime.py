@@ -12,6 +12,7 @@ from kimi_prov.on_host.endpoint import certificate, stop_state
 from kimi_prov.on_host.system import environments, plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
+from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def collect(paths: Paths) -> RuntimeAnswer:
     for item, name in zip(instances, names):
         unit = states.get(name, {})
         placed = list_processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
-        found.append({"index": item["index"], "unit": unit, "processes": placed})
+        row = {"index": item["index"], "unit": unit, "processes": placed}
+        found.append(row if placed else {**row, "failure": _explain_end(paths, name)})
     return {
         "plan": plan,
         "certificate": read_text(paths.tls_crt),
@@ -144,6 +146,13 @@ def collect(paths: Paths) -> RuntimeAnswer:
             int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")
         ),
     }
+
+
+def _explain_end(paths: Paths, unit: str) -> str:
+    """Return why a unit ended, and what to do where that is known."""
+    failure = units.explain_failure(unit, units.read_journal(unit))
+    text = f"{failure.reason} (fix: {failure.fix})" if failure.fix else failure.reason
+    return str(Secrets(paths).mask(text))
 
 
 def _find_environment_fault(plan: MachinePlan) -> str | None:

@@ -4,7 +4,12 @@ import os
 import socket
 from pathlib import Path
 
+from kimi_prov.acceptance import suite
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import runtime
+
+ENGINE = {"index": 0, "port": 8001}
 
 NUMA_MAPS = """\
 7f10 bind:0 anon=300 dirty=300 active=0 N0=290 N1=10 kernelpagesize_kB=4
@@ -53,3 +58,27 @@ def test_listening_addresses_are_told_apart():
         ports = [loop.getsockname()[1], everywhere.getsockname()[1], 1]
         found = runtime.find_listeners(ports)
     assert found == {str(ports[0]): ["127.0.0.1"], str(ports[1]): ["any"], "1": []}
+
+
+def test_an_engine_that_ended_is_told_with_its_cause(tmp_path, monkeypatch):
+    """`verify` says why it does not run, as `apply` and `start` do; no secret is in it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    said = "Started kimi-serve@0.service.\nOSError: [Errno 98] Address already in use: hf_secret7\n"
+    show = "Id=kimi-serve@0.service\nLoadState=loaded\nActiveState=failed\nMainPID=0\n"
+    for name, text in (("systemctl", show), ("journalctl", said)):
+        (programs / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    places = Paths(tmp_path / "root")
+    token = places.locate(layout.HUB_TOKEN)
+    token.parent.mkdir(parents=True)
+    token.write_text("hf_secret7\n")
+    monkeypatch.setattr(runtime.plans, "read_machine_plan", lambda path: {"instances": [ENGINE]})
+    monkeypatch.setattr(runtime.certificate, "describe_current", lambda *_: None)
+    seen = runtime.collect(places)
+    check = suite.check_placement({"instances": [ENGINE]}, seen)
+    assert check["status"] == "fail"
+    assert "instance 0 does not run: " in check["detail"]
+    assert "already in use" in check["detail"]
+    assert "hf_secret7" not in str(seen)
