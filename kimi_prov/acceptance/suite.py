@@ -114,11 +114,11 @@ def check_placement(plan: MachinePlan, seen: RuntimeAnswer) -> Check:
     wrong: list[str] = []
     report: list[str] = []
     for instance in plan["instances"]:
-        report_of = reports.get(instance["index"], {})
-        processes = report_of.get("processes", [])
+        row = reports.get(instance["index"], {})
+        processes = row.get("processes", [])
         if not processes:
-            why = report_of.get("failure")
-            wrong.append(f"instance {instance['index']} does not run{f': {why}' if why else ''}")
+            failure = f": {row['failure']}" if row.get("failure") else ""
+            wrong.append(f"instance {instance['index']} does not run{failure}")
             continue
         faults = [fault for process in processes for fault in _find_cpu_faults(instance, process)]
         memory, fault = _check_memory(instance, processes)
