@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from kimi_prov.facts.dumps.gpus import Row
 
 _MAX_GPUS = 64
-# Names of devices that rocm-smi's overview shows by their number alone.
+# Names of devices that rocm-smi's overview shows by their number alone, the second of each as a
+# guest sees it (ROCm/rocprofiler-compute, src/utils/mi_gpu_spec.yaml).
 _DEVICES = {
-    "74a1": "AMD Instinct MI300X",
-    "74a5": "AMD Instinct MI325X",
-    "75a0": "AMD Instinct MI350X",
-    "75a3": "AMD Instinct MI355X",
+    **dict.fromkeys(("74a1", "74b5"), "AMD Instinct MI300X"),
+    **dict.fromkeys(("74a5", "74b9"), "AMD Instinct MI325X"),
+    **dict.fromkeys(("75a0", "75b0"), "AMD Instinct MI350X"),
+    **dict.fromkeys(("75a3", "75b3"), "AMD Instinct MI355X"),
 }
 _OVERVIEW = re.compile(r"^(\d{1,3})\s+(?:\d{1,3}\s+)?0x([0-9a-f]{4}),", re.MULTILINE)
 _UNITS = {"KB": 1 / 1024, "MB": 1, "GB": 1024, "TB": 1 << 20}
