@@ -95,7 +95,7 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	mypy tests/matrix tests/gpu
 	ansible-lint
 test-fast: lint ## lint, types and units: nothing starts a process or sleeps
-	pytest tests/unit -m "not slow"
+	pytest tests/unit -m "not slow" -n 2
 component: $(STAMP) deps ## the component tests alone: real programs beside the code
 	@base=$$(mktemp -d) && $(COMPONENTS) -n 3 --basetemp $$base && rm -r $$base
 test: test-fast deps ## the same, then the lab and the components, without what is slow

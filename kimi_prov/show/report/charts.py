@@ -171,7 +171,11 @@ def draw_lines(
     parts = _draw_frame(x, y)
     parts += [_draw_level(level, y) for level in levels]
     paths = [[place(point) for point in row.points] for row in rows]
-    letters = [_draw_level_name(level, y, paths) for level in levels]
+    ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]
+    heights = _move_apart([(across, _TOP + down * _FIELD) for across, down in ends])
+    letters = [
+        _draw_level_name(level, y, [*paths, *_outline_numbers(ends, heights)]) for level in levels
+    ]
     drawn = [_draw_path("front", [place(point) for point in front])] if len(front) > 1 else []
     for row in reversed(rows):
         if choose_tone(row):
@@ -193,8 +197,6 @@ def draw_lines(
             aria_hidden="true",
         )
     )
-    ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]
-    heights = _move_apart([(across, _TOP + down * _FIELD) for across, down in ends])
     for row, end, height in zip(rows, ends, heights, strict=True):
         parts += [
             _draw_dot(place(point), 2.5, f"dot tone{choose_tone(row)}") for point in row.points
@@ -237,6 +239,17 @@ def _draw_frame(x: Axis, y: Axis) -> list[Markup]:
 def _draw_level(level: Level, y: Axis) -> Markup:
     at = _compute_level_height(level, y)
     return build_element("line", x1="0", x2="100%", y1=at, y2=at, class_="level")
+
+
+def _outline_numbers(
+    ends: Sequence[tuple[float, float]], heights: Sequence[float]
+) -> list[list[tuple[float, float]]]:
+    """Return the upper and lower edge of each number: they are in a name's way as lines are."""
+    return [
+        [(across + aside, (height + edge - _TOP) / _FIELD) for aside in (0.0, _NEAR)]
+        for (across, _), height in zip(ends, heights, strict=True)
+        for edge in (-_LETTERING / 2, _LETTERING / 2)
+    ]
 
 
 def _draw_level_name(
