@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import stat
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.unit_comparison import has_secret_name
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _MAX_BYTES = 256 << 10
 _MAX_LINES = 3
 _MAX_LENGTH = 120
-_READ_BY_ALL = 0o004
 
 
 def add_lines(
@@ -50,14 +50,16 @@ def _add_to(
     paths: Paths, was: Mapping[str, Any], row: Mapping[str, Any], one: Difference
 ) -> Difference:
     entry = was.get("entry")
-    if not isinstance(entry, int) or not int(row["mode"], 8) & _READ_BY_ALL:
+    if not isinstance(entry, int) or not int(row["mode"], 8) & stat.S_IROTH:
         return one
     try:
         copy = entries.find_copy(paths, {"number": entry}, row["path"])
-        before, after = (_read(path) for path in (copy, paths.locate(row["path"])))
+        present = paths.locate(row["path"])
+        before, after = _read(copy), _read(present)
+        is_open = present.stat().st_mode & stat.S_IROTH
     except (OSError, ValueError):
         return one
-    if hashlib.sha256(before.encode()).hexdigest() != row["sha256"]:
+    if not is_open or hashlib.sha256(before.encode()).hexdigest() != row["sha256"]:
         return one
     # Without its two lines of names.
     compared = [*difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")]
@@ -73,6 +75,9 @@ def _add_to(
 
 def _read(path: Path) -> str:
     """Return a small text. Raises OSError or ValueError for what is none."""
+    # A pipe would be waited for, and a link be followed.
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError("no file")
     with path.open("rb") as stream:
         content = stream.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:

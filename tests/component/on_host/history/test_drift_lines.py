@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from applied_machine import DROP_IN
@@ -48,3 +49,17 @@ def test_without_a_copy_of_what_was_applied_only_the_sums_are_shown(machine: App
     for entry in (None, 99):
         machine.put(DROP_IN, "[Service]\nEnvironment=KIMI_STAMP=3\n")
         assert "Environment" not in str(changes(machine, entry)[DROP_IN])
+
+
+def test_what_is_no_open_file_any_more_is_neither_read_nor_waited_for(machine: Applied) -> None:
+    machine.put(layout.SYSCTL, "vm.swappiness = 1\n")
+    was = {**applied.observe(machine.places), "entry": machine.entry()["number"]}
+    place = machine.places.locate(layout.SYSCTL)
+    place.unlink()
+    os.mkfifo(place, 0o644)
+    machine.put(DROP_IN, f"{SECRET}\n", 0o600)
+    found = compare.list_differences(was, applied.observe(machine.places, was))
+    told = changed_lines.add_lines(machine.places, was, found)
+    assert {layout.SYSCTL, DROP_IN} <= {row.subject for row in told}
+    assert SECRET not in str(told)
+    assert "swappiness" not in str(told)
