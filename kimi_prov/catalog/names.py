@@ -454,7 +454,15 @@ def match_gpu(
         return any_size or size is None or abs(size - sizes(row)) <= _SIZE_TOLERANCE * sizes(row)
 
     fitting = [row for row in rows if fits(row)]
-    return _match(said.words, fitting, lambda row: map(_drop_size, names(row)), is_remark)
+    joined = _join_letters(text)
+    return _match(said.words, fitting, lambda row: map(_drop_size, names(row)), is_remark) or next(
+        (row for row in fitting if joined in map(_join_letters, names(row))), None
+    )
+
+
+def _join_letters(text: str) -> str:
+    """Return a name in one word: a cluster's name for its cards is rtxpro6000."""
+    return re.sub(r"[^a-z0-9]", "", text[:_MAX_LENGTH].lower())
 
 
 def _match(

@@ -17,6 +17,7 @@ from kimi_prov.commands.common.options import CATALOG, MODEL, PATH, add_model_op
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.facts.gres import read_gres
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.locate import make_locator
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20
 _PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
+# What scontrol prints of a node or a partition, in place of a file of variables.
+_SCONTROL = re.compile(r"\s*(?:NodeName|PartitionName)=\S")
+_SCONTROL_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S+)")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
 
@@ -158,6 +162,7 @@ def _read_variables(path: Path | None) -> dict[str, Any]:
     document = documents.read_document(
         path, what="a file of variables", limit=_MAX_BYTES, fix=_VARS_FIX
     )
+    _refuse_slurm(document)
     variables = document.yaml(_VARS_FIX) or {}
     if not isinstance(variables, dict):
         raise UserError(f"{path}: this is no mapping of variables", fix=_VARS_FIX)
@@ -170,6 +175,25 @@ def _read_variables(path: Path | None) -> dict[str, Any]:
                 fix="remove it; docs/reference/variables.md lists all variables",
             )
     return {str(name): value for name, value in variables.items()}
+
+
+def _refuse_slurm(document: documents.Document) -> None:
+    """Refuse what scontrol printed, with the variables that it stands for."""
+    if not _SCONTROL.match(document.text):
+        return
+    fields = dict(reversed(_SCONTROL_FIELD.findall(document.text)))
+    node = fields.get("NodeName")
+    partition = (fields.get("PartitionName") or fields.get("Partitions", "")).split(",")[0]
+    values = {
+        "gres": read_gres(fields.get("Gres", "")).request,
+        "partition": partition,
+        "time": fields.get("MaxTime", ""),
+    }
+    lines = [f'kimi_slurm_{name}: "{value}"' for name, value in values.items() if value]
+    fix = f"write instead, each on a line:  {'  '.join(lines)}" if lines else _VARS_FIX
+    if node:
+        fix += f" ; the node itself is a target:  kimi-prov render slurm {document.name}"
+    raise UserError(f"{document.name}: this is what scontrol prints, no YAML", fix=fix)
 
 
 def _render_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:

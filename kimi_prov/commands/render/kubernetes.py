@@ -97,7 +97,7 @@ def _find(
 ) -> Sequence[Finding]:
     rows = quotas.read(quota_files, settings.kubernetes_namespace)
     of_plan = findings.select_findings(plan, settings, facts, catalogue)
-    if any(row["severity"] == "blocker" for row in of_plan):
+    if not plan["instances"] or any(row["severity"] == "blocker" for row in plan["findings"]):
         return of_plan
     least = quotas.find_least(rows)
     objects = folder.render_objects(name, plan, settings, facts, least)

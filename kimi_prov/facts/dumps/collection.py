@@ -22,6 +22,7 @@ from kimi_prov.facts.dumps import (
     processors,
     redfish,
     reports,
+    slurm,
 )
 from kimi_prov.facts.dumps.sections import Section, split_text
 
@@ -84,6 +85,9 @@ WORDS = {
     "amd_static": "amd-smi static",
     "amd_table": "amd-smi",
     "redfish": "Redfish",
+    "scontrol": "scontrol show node",
+    "sinfo": "sinfo",
+    "slurm_json": "JSON of SLURM",
 }
 # The file of a recording that an output is as it stands.
 _FILES = {
@@ -104,7 +108,7 @@ KINDS_OF_FILES = {file: kind for kind, file in _FILES.items()} | {
 
 
 # Answers that come in parts.
-_JOINED = frozenset({"report", "rocm", "inxi", "modules"})
+_JOINED = frozenset({"report", "rocm", "inxi", "modules", "scontrol"})
 
 
 @dataclass
@@ -255,6 +259,19 @@ def _read_inxi(collected: Collected, row: Section) -> bool:
     return collected.keep(texts) or held
 
 
+def _read_slurm(collected: Collected, row: Section) -> bool:
+    nodes = (
+        slurm.read_json(row.document)
+        if row.kind == "slurm_json"
+        else (slurm.parse_sinfo if row.kind == "sinfo" else slurm.parse_scontrol)(row.text)
+    )
+    described = slurm.describe(nodes)
+    collected.arch = collected.arch or described.arch
+    collected.skipped += described.notes
+    held = bool(described.rows) and collected.keep_gpus(described.rows)
+    return collected.keep(described.texts) or held
+
+
 def _read_bus(collected: Collected, row: Section) -> bool:
     text, cards = gpus.parse_bus(row.text)
     collected.keep({"pci.txt": text})
@@ -322,6 +339,9 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "modules": _read_modules,
     "lstopo": _read_lstopo,
     "inxi": _read_inxi,
+    "scontrol": _read_slurm,
+    "slurm_json": _read_slurm,
+    "sinfo": _read_slurm,
     "summary": _read_summary,
 }
 

@@ -44,6 +44,9 @@ _STARTS = {
     "free": rf"[ \t]+(?:total[ \t]+used[ \t]+free|{local_words.FREE_HEADS})"
     r"|Mem[:.][ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]",
     "numactl": r"available: \d+ nodes?",
+    "scontrol": r"[ \t]*NodeName=\S",
+    "sinfo": r"(?=[^\n]{0,300}\bGRES\b)[ \t|]*[A-Z][A-Z_:()/+]*"
+    r"(?:[ \t|]+[A-Z][A-Z_:()/+]*){1,20}[ \t|]*$",
     "lscpu_e": r"[ \t]*CPU[ \t]+(?:NODE|SOCKET|CORE)\b",
     "lscpu": rf"[ \t]*(?:Architecture|{local_words.LSCPU_HEADS})[ \t]?[:\uff1a][ \t]*\S"
     r"|[ \t]{0,8}(?:Model name:[ \t]+\S|(?:CPU|Socket|Core|NUMA node)\(s\)[ \w]{0,12}:[ \t]+\d"
@@ -97,6 +100,7 @@ _REPEATED = frozenset(
         "ip_brief",
         "rocm",
         "os_release",
+        "scontrol",
     )
 )
 # JSON by a key of it.
@@ -132,7 +136,7 @@ _WEAK = (
     "machine_arch",
 )
 _TELLING = frozenset(_STARTS) - set(_WEAK)
-_TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor"}
+_TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor", "slurm_json"}
 
 
 def is_of_machine(sections: list[Section]) -> bool:
@@ -239,6 +243,13 @@ def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)
         return "rocm_json"
     if is_of_gpus(document):
         return "monitor"
+    if any(_is_of_slurm(document, key) for key in ("nodes", "sinfo")):
+        return "slurm_json"
     text = json.dumps(document)[:200_000]
     redfish = r'"(?:ProcessorSummary|MemorySummary|ProcessorType|CapacityMiB|@odata\.type)":'
     return "redfish" if re.search(redfish, text) else None
+
+
+def _is_of_slurm(document: Any, key: str) -> bool:  # noqa: ANN401  (any JSON)
+    rows = document.get(key) if isinstance(document, dict) else None
+    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and "gres" in rows[0]

@@ -70,6 +70,7 @@ DEFINITIONS = (
             "warning": "A quota of the namespace is taken in part by what runs there",
             "info": "The namespace may have quotas that nobody has looked at",
             "pass": "The quotas of the namespace leave room",
+            "uncounted": "A quota of the namespace counts only for a scheduler beside Kubernetes",
         },
     ),
     Definition(

@@ -21,6 +21,7 @@ from kimi_prov.contract.addresses import (
     strip_login,
 )
 from kimi_prov.errors import UserError
+from kimi_prov.facts.gres import find_gres
 from kimi_prov.planner.settings.flag_names import NUMBERS
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ _MACHINE_PATH = re.compile(r"[\w.@+:/-]+")
 _WALLTIME = re.compile(r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}")
 # With the characters by which SLURM joins features and lists. An #SBATCH line has it in quotes.
 _SLURM = re.compile(r"[\w.:@/+*&|()\[\],=-]+")
+# How `scontrol show partition` and `show node` begin a value, and what they print of none.
+_SLURM_LABEL = re.compile(
+    r"\s*(?:PartitionName|Partitions|QoS|Account|(?:Available|Active)Features|MaxTime|DefaultTime"
+    r"|TimeLimit)\s*=\s*",
+    re.IGNORECASE,
+)
+_SLURM_ABSENT = ("(null)", "n/a")
+_NO_LIMIT = ("unlimited", "infinite", "-1")
 
 # A label of RFC 1123, which Kubernetes uses for the names of objects and hosts.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -287,8 +296,11 @@ def _parse_walltime(value: object, occurrence: Occurrence, _base: Path | None) -
     # YAML 1.1 reads 24:00:00 as a number in base 60, from which the text cannot be restored.
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         raise occurrence.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
-    if isinstance(value, str) and _WALLTIME.fullmatch(value):
-        return value
+    text = _strip_label(value)
+    if isinstance(text, str) and text.lower() in _NO_LIMIT:
+        return "0"
+    if isinstance(text, str) and _WALLTIME.fullmatch(text):
+        return text
     raise occurrence.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
 
 
@@ -479,9 +491,36 @@ def _make_pattern_parser(
     return parse
 
 
-def _parse_partition(value: object, occurrence: Occurrence, base: Path | None) -> str:
+def _strip_label(value: object) -> object:
+    """Return a value without the label before it, as somebody copied it from scontrol."""
+    return _SLURM_LABEL.sub("", value, count=1).strip() if isinstance(value, str) else value
+
+
+_parse_slurm_name = _make_pattern_parser(
+    _SLURM, "a name, or names joined as sbatch takes them, without spaces"
+)
+
+
+def _parse_slurm(value: object, occurrence: Occurrence, base: Path | None) -> str | None:
+    text = _strip_label(value)
+    if isinstance(text, str) and text.lower() in _SLURM_ABSENT:
+        default: str | None = occurrence.variable.default
+        return default
+    name: str = _parse_slurm_name(text, occurrence, base)
+    return name
+
+
+def _parse_partition(value: object, occurrence: Occurrence, base: Path | None) -> str | None:
     """Return a partition's name without the star that `sinfo` prints behind the default one."""
-    return str(_PARSERS["slurm"](value, occurrence, base)).removesuffix("*")
+    name = _parse_slurm(value, occurrence, base)
+    return name.removesuffix("*") if name else None
+
+
+def _parse_gres(value: object, occurrence: Occurrence, base: Path | None) -> str:
+    text: str = _parse_slurm_name(
+        find_gres(value) if isinstance(value, str) else value, occurrence, base
+    )
+    return text
 
 
 _PARSERS: dict[str, Parser] = {
@@ -512,9 +551,8 @@ _PARSERS: dict[str, Parser] = {
     "place": _parse_machine_path,
     "walltime": _parse_walltime,
     "minutes": _parse_minutes,
-    "slurm": _make_pattern_parser(
-        _SLURM, "a name, or names joined as sbatch takes them, without spaces"
-    ),
+    "slurm": _parse_slurm,
+    "gres": _parse_gres,
     "partition": _parse_partition,
     "login": _make_pattern_parser(LOGIN, "USER@HOST, as ssh takes it"),
     "object": _parse_object_name,

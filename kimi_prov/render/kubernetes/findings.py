@@ -116,6 +116,7 @@ def check_quota(
         findings.add(
             "kubernetes.quota",
             severity="blocker" if clash.grave else "warning",
+            wording="uncounted" if clash.fix and not clash.grave else None,
             observed=f"{clash.where}: {clash.observed}",
             required=clash.required,
             fix=_suggest_fix(clash),
@@ -132,6 +133,8 @@ def check_quota(
 
 def _suggest_fix(clash: quota.Clash) -> str:
     """Return what helps with what is too small: not each of it is a setting."""
+    if clash.fix:
+        return clash.fix
     if not clash.grave:
         return "stop what runs there; the model's own objects are counted too while it runs"
     resource = clash.where.rpartition(": ")[2]
@@ -140,7 +143,7 @@ def _suggest_fix(clash: quota.Clash) -> str:
             "ask the administrator for more, or set kimi_kubernetes_cpus and "
             "kimi_kubernetes_memory_gib"
         )
-    if "/" in resource and "storage" not in resource:
+    if "/" in resource and "storage" not in resource and not resource.startswith("count/"):
         return (
             "ask the administrator for as many GPUs; or render for a node with as many as there "
             "are (gpus of the sheet), if the model fits into them"

@@ -31,12 +31,17 @@ FIX = (
 # Between two documents of a file.
 _BETWEEN = re.compile(r"(?m)^---[ \t]*(?:#.*)?$")
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30}))(.*)")
+# A device's resource, as DOMAIN/NAME.
+_DEVICE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,2})")
 _SUFFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # A quota with one of these scopes counts no pod of ours: ours are Guaranteed, run without a
 # deadline and have no priority class.
 _NOT_OURS = frozenset({"BestEffort", "Terminating", "PriorityClass", "CrossNamespacePodAffinity"})
+_MIN_DEVICES_FIX = (
+    "ask the administrator to remove this minimum: the containers beside the engine take no GPU"
+)
 # Other names under which a quota counts a pod's requests.
 _REQUESTED = {"cpu": "requests.cpu", "memory": "requests.memory"}
 
@@ -99,23 +104,36 @@ class Demand:
         return sum(sizes, Fraction(0)) if key == "requests.storage" else Fraction(len(rows))
 
 
+def _is_uncounted(key: str) -> bool:
+    """Whether Kubernetes takes a key and counts nothing for it: limits of a device's resource."""
+    return key.startswith("limits.") and "/" in key
+
+
 @dataclass(frozen=True)
 class Clash:
-    """What does not fit: `grave` if it never fits, else other objects take the room now."""
+    """What does not fit: `grave` if it never fits, else other objects take the room now.
+
+    `fix`: what helps, where it is no matter of room.
+    """
 
     where: str
     observed: str
     required: str
     grave: bool
+    fix: str = ""
 
 
 def read(paths: Sequence[Path], namespace: str | None) -> list[ClusterObject]:
     """Read quotas and ranges of files. Raises UserError for files that hold none."""
     rows = []
     for path in paths:
-        there = list(_list_objects(path))
+        others: list[str] = []
+        there = list(_list_objects(path, others))
         if not there:
-            raise UserError(f"{path}: there is no ResourceQuota and no LimitRange in it", fix=FIX)
+            instead = f", but {', '.join(others[:_MAX_NAMES])}" if others else ""
+            raise UserError(
+                f"{path}: there is no ResourceQuota and no LimitRange in it{instead}", fix=FIX
+            )
         for row in there:
             other = _read_text(row, "metadata", "namespace")
             if namespace and other and other != namespace:
@@ -128,7 +146,8 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[ClusterObject]:
     return rows
 
 
-def _list_objects(path: Path) -> Iterator[ClusterObject]:
+def _list_objects(path: Path, others: list[str]) -> Iterator[ClusterObject]:
+    """Give quotas and ranges; `others` gets the kinds of what else is there."""
     document = documents.read_document(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
     if described_quota.is_described(document.text):
         yield from described_quota.read_described(document.text)
@@ -142,8 +161,33 @@ def _list_objects(path: Path) -> Iterator[ClusterObject]:
         if not isinstance(content, dict):
             raise UserError(f"{path}: this is no object of Kubernetes", fix=FIX)
         for item in _list_items(content):
-            if item.get("kind") in ("ResourceQuota", "LimitRange"):
-                yield item
+            known = _convert(item)
+            if known:
+                yield known
+            else:
+                others.append(clean_text.clean_line(item.get("kind"))[:80])
+
+
+def _convert(item: ClusterObject) -> ClusterObject | None:
+    """Return a quota in Kubernetes' own form; None for what is no quota and no range.
+
+    OpenShift has quotas over several namespaces; Kubeflow's Profile makes one in its namespace.
+    """
+    kind, spec = item.get("kind"), _read_mapping(item, "spec")
+    if kind in ("ResourceQuota", "LimitRange"):
+        return item
+    if kind in ("ClusterResourceQuota", "AppliedClusterResourceQuota"):
+        status = _read_mapping(_read_mapping(item, "status"), "total")
+        return {**item, "spec": _read_mapping(spec, "quota"), "status": status}
+    if kind == "Profile" and "resourceQuotaSpec" in spec:
+        name = _read_text(item, "metadata", "name")
+        metadata = {"name": name, "namespace": name}
+        return {
+            "kind": kind,
+            "metadata": metadata,
+            "spec": _read_mapping(spec, "resourceQuotaSpec"),
+        }
+    return None
 
 
 def _list_items(content: ClusterObject) -> Iterator[ClusterObject]:
@@ -200,24 +244,31 @@ def find_clashes(rows: Sequence[ClusterObject], demand: Demand) -> list[Clash]:
     """Return where the demand exceeds a quota or range. Raises UserError for an invalid one."""
     clashes: list[Clash] = []
     for row in rows:
-        if row["kind"] == "ResourceQuota":
-            clashes += _check_quota(row, demand)
-        else:
-            clashes += _check_range(row, demand)
+        check = _check_range if row["kind"] == "LimitRange" else _check_quota
+        clashes += check(row, demand)
     return clashes
 
 
 @dataclass(frozen=True)
 class Least:
-    """The least that the ranges of a namespace let a container request: CPUs and bytes."""
+    """The least that the ranges of a namespace let a container request: CPUs and bytes.
+
+    `devices`: resources of devices that a range names. A container that names none of them would
+    get the range's default, a GPU say, or be refused: each says that it takes none.
+    """
 
     cpus: Fraction = Fraction(0)
     memory: Fraction = Fraction(0)
+    devices: Sequence[str] = ()
 
     def cpu(self, text: str) -> str:
         """Return a request for CPUs, raised to the least."""
         least = self.cpus > parse_amount(text, "cpu")
         return f"{math.ceil(self.cpus * 1000)}m" if least else text
+
+    def none(self, *taken: str) -> str:
+        """Return, in YAML's flow, that a container takes no device but those that it has."""
+        return "".join(f', {name}: "0"' for name in self.devices if name not in taken)
 
     def mem(self, text: str) -> str:
         """Return a request for memory, raised to the least."""
@@ -225,9 +276,13 @@ class Least:
         return f"{math.ceil(self.memory / (1 << 20))}Mi" if least else text
 
 
+_SIDES = ("min", "max", "default", "defaultRequest")
+
+
 def find_least(rows: Sequence[ClusterObject]) -> Least:
     """Return the least of all ranges for containers and for pods of one container."""
     bounds: dict[str, list[Fraction]] = {"cpu": [Fraction(0)], "memory": [Fraction(0)]}
+    devices: set[str] = set()
     for row in rows:
         limits = _read_mapping(row, "spec").get("limits") if row["kind"] == "LimitRange" else None
         for limit in limits if isinstance(limits, list) else []:
@@ -235,7 +290,9 @@ def find_least(rows: Sequence[ClusterObject]) -> Least:
                 for key, value in _read_mapping(limit, "min").items():
                     where = clean_text.clean_line(f"{_name_object(row)}: min: {key}")
                     bounds.setdefault(str(key), []).append(parse_amount(value, where))
-    return Least(max(bounds["cpu"]), max(bounds["memory"]))
+                named = (str(key) for side in _SIDES for key in _read_mapping(limit, side))
+                devices |= {key for key in named if _DEVICE.fullmatch(key)}
+    return Least(max(bounds["cpu"]), max(bounds["memory"]), sorted(devices))
 
 
 def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
@@ -245,8 +302,11 @@ def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
     used = _read_mapping(_read_mapping(row, "status"), "used")
     for key, value in _read_mapping(spec, "hard").items():
         where = clean_text.clean_line(f"{_name_object(row)}: {key}")
-        taken = demand.count_for(str(key))
         hard = parse_amount(value, where)
+        if _is_uncounted(str(key)):
+            yield from _warn_uncounted(str(key), hard, where, demand)
+            continue
+        taken = demand.count_for(str(key))
         if not taken:
             continue
         others = parse_amount(used[key], where) if key in used else Fraction(0)
@@ -259,6 +319,20 @@ def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
                 f"{format_amount(str(key), hard - others)} of {format_amount(str(key), hard)} left"
             )
             yield Clash(where, left, format_amount(str(key), taken), grave=False)
+
+
+def _warn_uncounted(key: str, hard: Fraction, where: str, demand: Demand) -> Iterator[Clash]:
+    name = key.removeprefix("limits.")
+    taken = demand.count_for(f"requests.{name}")
+    if taken and taken > hard:
+        yield Clash(
+            where,
+            format_amount(key, hard),
+            format_amount(key, taken),
+            grave=False,
+            fix=f"ask the administrator: Kubernetes counts requests.{name} alone, and HAMi's "
+            "scheduler counts this",
+        )
 
 
 def _list_scopes(spec: Mapping[str, Any]) -> set[str]:
@@ -285,7 +359,11 @@ def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
                     taken = resources.get(str(key))
                     if taken is not None and sign * (taken - bound) > 0:
                         description = f"{format_amount(str(key), taken)} ({name})"
-                        yield Clash(where, format_amount(str(key), bound), description, grave=True)
+                        least = side == "min" and _DEVICE.fullmatch(str(key))
+                        fix = _MIN_DEVICES_FIX if least else ""
+                        yield Clash(
+                            where, format_amount(str(key), bound), description, grave=True, fix=fix
+                        )
 
 
 def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import pod
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.sizes import format_bytes
+from kimi_prov.facts.gres import read_gres
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
-from kimi_prov.render.slurm.gres import read_gres
 from kimi_prov.render.slurm.jobs import choose_conda, choose_python
 from kimi_prov.show.text.formats import describe_engine
 

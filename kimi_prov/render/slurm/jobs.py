@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, pod
 from kimi_prov.contract.rendered_kinds import SLURM
+from kimi_prov.facts.gres import read_gres
 from kimi_prov.packaging import engine_plugins, zipapp
 from kimi_prov.render import folder_writer, planned, templates
 from kimi_prov.render.folder_writer import File
 from kimi_prov.render.slurm import flag_reasons
-from kimi_prov.render.slurm.gres import read_gres
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

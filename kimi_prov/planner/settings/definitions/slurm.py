@@ -53,7 +53,7 @@ VARIABLES: tuple[Variable, ...] = (
     define(
         _SLURM,
         "slurm_gres",
-        "slurm",
+        "gres",
         "auto",
         "gpu:h200:8",
         "Generic resources of each node. auto: gpu:N with the plan's N.",

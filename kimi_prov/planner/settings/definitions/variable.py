@@ -34,6 +34,7 @@ Kind = Literal[
     "walltime",  # as SLURM writes it
     "minutes",  # a whole number from 0
     "slurm",  # a value of an #SBATCH line
+    "gres",  # generic resources, as SLURM prints them too
     "partition",  # a value of an #SBATCH line, or a name as sinfo marks it
     "login",  # USER@HOST for ssh
     "object",  # a name of a Kubernetes object: a DNS label
