@@ -31,15 +31,22 @@ _MAX_HARMLESS = 50
 _AROUND = 5
 _MAX_TEXT = 400
 # An engine that answers again: its own words, those of our units, or a request that was answered.
-_READY = ("application startup complete", "fired up and ready to roll", "ready after ")
+_READY = (
+    *("application startup complete", "fired up and ready to roll", "ready after "),
+    "server is listening on http",
+)
 _ANSWERED = re.compile(rb"/v1/[a-z/]+ http/1\.[01]\W{1,3}200\b")
 _READY_LITERALS = (*_READY, "/v1/")
 _ERROR = re.compile(
     r"^(?:\S{1,60} ){0,6}?(?:ERROR|CRITICAL|FATAL|ALERT)\b"
     r"|\b[a-z_.]*[A-Z]\w*(?:Error|Exception)\b: |^(?:error|fatal|panic)\b"
-    r"|\b(?:[Ff]atal|FATAL)(?: Python)? error\b|^E\d{4} |\berror: "
+    r"|\b(?:[Ff]atal|FATAL)(?: Python)? error\b|^E\d{4} |\berror: |\berror loading\b"
+    r"|GGML_ASSERT\(|^(?:fatal|failed): \["
 )
-_ERROR_LITERALS = ("error", "critical", "fatal", "alert", "exception", "panic")
+_ERROR_LITERALS = (
+    *("error", "critical", "fatal", "alert", "exception", "panic"),
+    *("ggml_assert", "failed: ["),
+)
 _NO_ERROR = re.compile(
     # A traceback's own lines: vLLM puts its ERROR before each of them.
     r"Traceback \(most recent|^(?:.*\] )?\s+File \"|\.py:\d+\]\s{3,}\S|\.py:\d+\]$"
@@ -206,17 +213,44 @@ class Scanner:
         if not (candidates or ready or error):
             return
         line = _decode(raw)
-        known = False
-        for one in candidates:
-            match = one.expression.search(line.message)
-            if match is not None:
-                known = True
-                self._keep(one, match, line)
+        seen = [
+            (one, match)
+            for one in candidates
+            if (match := one.expression.search(line.message)) is not None
+        ]
+        if any(self._is_accused(one) for one, _ in seen):
+            seen = self._drop_ignored(seen, patterns, line.message)
+        known = bool(seen)
+        for one, match in seen:
+            self._keep(one, match, line)
         if ready:
             self._mark_ready()
         if error and not known and _is_error(line.message):
             before = [_decode(one).full_text[:_MAX_TEXT] for one in self._before]
             self.first_error = FirstError(self._occurrence(line), before)
+
+    def _is_accused(self, one: _Pattern) -> bool:
+        return one.use == "match" and self.rows[one.row].kind != "harmless"
+
+    def _drop_ignored(
+        self,
+        seen: list[tuple[_Pattern, re.Match[str]]],
+        patterns: tuple[_Pattern, ...],
+        message: str,
+    ) -> list[tuple[_Pattern, re.Match[str]]]:
+        """Leave troubles out that a line names only to say that it goes on without something.
+
+        A harmless row with an effect is about a trouble's own lines, where they are few.
+        """
+        if any(
+            self.rows[one.row].kind == "harmless"
+            and self.rows[one.row].effect is None
+            and one.use == "match"
+            and one.expression.search(message)
+            for one in patterns
+        ):
+            return [(one, match) for one, match in seen if not self._is_accused(one)]
+        return seen
 
     def _is_tired(self, one: _Pattern) -> bool:
         """Whether enough of a harmless line, or of a line that must not stand, was seen."""

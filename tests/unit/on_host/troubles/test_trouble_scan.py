@@ -129,3 +129,14 @@ def test_an_engine_that_answers_is_seen(line: str, ready: bool) -> None:
 )
 def test_the_literal_of_an_expression_stands_in_every_match(pattern: str, literal: str) -> None:
     assert find_literals(pattern) == tuple(literal.split("/"))
+
+
+def test_a_line_that_goes_on_without_something_is_no_trouble_however_often_it_comes() -> None:
+    note = replace(ROW, id="diagnose.y", kind="harmless", match=("skipping a .* that is not here",))
+    scanner = Scanner(Patterns([ROW, note]))
+    scanner.begin("a.log")
+    for _ in range(120):
+        scanner.read(b"skipping a part that is not here: gadget x broke")
+    assert [hit.row.kind for hit in scanner.list_hits()] == ["harmless"]
+    scanner.read(b"gadget x broke")
+    assert [hit.row.kind for hit in scanner.list_hits()] == ["harmless", "fault"]
