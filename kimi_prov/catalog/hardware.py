@@ -84,7 +84,7 @@ class Gpu(Row):
     tool names it; several rows may share one and differ in memory. `pci_ids`: the device on the
     bus, which names a GPU that no driver serves yet. `tflops_*`: dense, of its matrix units; None
     where it has none of that format or its figure is not known. `cuda`: the first toolkit that
-    compiles for it.
+    compiles for it. `shared_memory`: it has no memory of its own, `memory_gb` is the machine's.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Gpu(Row):
     tflops_fp8: float | None = None
     tflops_fp4: float | None = None
     open_module_required: bool | None = None
+    shared_memory: bool = False
     machine_names: tuple[str, ...] = ()
     pci_ids: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()

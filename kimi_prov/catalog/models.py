@@ -110,6 +110,8 @@ class Usage:
 class Model(Row):
     """A model that can be served. `other_bytes`: tokenizer and other small files.
 
+    `siblings`: repositories of other weights of the same shape, whose names are aliases.
+
     `formats` names the published formats, its own first. `cross_check`: only to compare the
     arithmetic against other observations, not to be provisioned. `trained_on`: a synthetic model
     that was trained on the questions it is asked; its answers prove nothing else.
@@ -127,6 +129,7 @@ class Model(Row):
     released: str | None = None
     shards: int | None = None
     aliases: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
     gguf: tuple[Gguf, ...] = ()
     engine_versions: tuple[EngineVersion, ...] = ()

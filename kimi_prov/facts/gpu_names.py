@@ -1,12 +1,19 @@
-"""Names GPUs that have no driver yet by their PCI ids, so that they can be planned for."""
+"""Names GPUs that have no driver yet by their PCI ids, and those that share the host's memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.gpu_rows import make_gpu_row
+from kimi_prov.contract.gpu_rows import (
+    get_gpu_memory,
+    get_gpu_name,
+    list_gpu_names,
+    make_gpu_row,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.facts import Facts
@@ -40,3 +47,26 @@ def _make_row(index: int, gpu: Gpu) -> GpuFacts:
         "uuid": None,
         "pci": None,
     }
+
+
+def split_shared(
+    facts: Facts, catalogue: Catalogue | None
+) -> tuple[Sequence[GpuFacts], tuple[str, ...]]:
+    """Return the GPUs with memory of their own, and the names of those that share the machine's.
+
+    The driver shows no memory of a chip that has its processor beside it (GB10, Thor, Tegra).
+    """
+    arm = facts["host"].get("arch") in ("aarch64", "arm64")
+    own, shared = [], []
+    for row in facts["gpus"]:
+        names = list_gpu_names(row)
+        size = get_gpu_memory(row)
+        known = next(
+            (gpu for name in names if catalogue and (gpu := catalogue.find_gpu(name))), None
+        )
+        silent = known is None and arm and not size and row.get("vendor") == "nvidia"
+        if silent or (known and known.shared_memory):
+            shared.append(known.name if known else str(get_gpu_name(row)))
+        else:
+            own.append(row)
+    return own, tuple(shared)

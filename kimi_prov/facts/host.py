@@ -12,6 +12,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.gpu_rows import get_gpu_memory, list_gpu_names
 from kimi_prov.contract.node_kinds import list_own_nodes
+from kimi_prov.facts.gpu_names import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,9 +221,8 @@ class Host:
     system's own. `quoted`: a spec sheet describes the machine, which does not exist yet.
     `gpu_nodes`: the NUMA node of each GPU. `disk_rates`: sequential reading of each disk, in bytes
     per second. `node_bytes`: the sum that the NUMA nodes report. `models`: existing directories of
-    weights, and their bytes. `engine_envs`: installed engines,
-    and `web_envs` web UIs. `interfaces` and `rdma` are empty if not probed
-    (`network_known`).
+    weights, and their bytes. `shared_gpus` have no memory of their own. `engine_envs`: installed
+    engines, `web_envs` web UIs. `interfaces`, `rdma` are empty if not probed (`network_known`).
     """
 
     facts: Facts
@@ -256,9 +256,10 @@ class Host:
     kernel: tuple[int, int]
     virtual: bool
     gpu_bytes: tuple[int, ...]
-    # For each GPU the catalogue's row and its CUDA compute capability, None if unknown.
+    # Of each GPU the catalogue's row and CUDA compute capability; None if unknown.
     cards: tuple[Gpu | None, ...] = ()
     capabilities: tuple[str | None, ...] = ()
+    shared_gpus: tuple[str, ...] = ()
     processor: Cpu | None = None
     measured: Measured = Measured()
 
@@ -317,10 +318,7 @@ class Host:
 
 
 def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
-    """Read a host from a facts document, which has to satisfy the schema; nulls are allowed.
-
-    The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
-    """
+    """Read a valid facts document; the catalogue fills in what a spec sheet leaves out."""
     cpu, rows = facts["cpu"], list_own_nodes(facts["numa"]["nodes"])
     cpus = tuple(parse_list(cpu.get("online"))) or tuple(range(cpu.get("threads") or 0))
     primary = tuple(parse_list(cpu.get("primary"))) or cpus[: cpu.get("cores") or len(cpus)]
@@ -330,7 +328,8 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
     isa = cpu.get("isa")
     if isa is None and processor is not None:
         isa = list(processor.isa)
-    cards, gpu_bytes = _read_gpus(facts["gpus"], catalogue)
+    gpus, shared = split_shared(facts, catalogue)
+    cards, gpu_bytes = _read_gpus(gpus, catalogue)
     kimi, origin = facts["kimi"], facts.get("origin")
     return Host(
         facts=facts,
@@ -358,7 +357,8 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
             if (rate := _read_positive(row.get("read_bytes_per_s")))
         ),
         node_bytes=sum(int(row.get("memory_total_bytes") or 0) for row in rows),
-        gpu_nodes=tuple(row.get("numa_node") for row in facts["gpus"]),
+        gpu_nodes=tuple(row.get("numa_node") for row in gpus),
+        shared_gpus=shared,
         memory_bytes=memory,
         nodes=_read_nodes(rows, cpus, primary, memory, virtual=virtual),
         cpus=cpus,
@@ -371,7 +371,7 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
         cards=cards,
         capabilities=tuple(
             row.get("compute_capability") or (card.compute_capability if card else None)
-            for row, card in zip(facts["gpus"], cards, strict=True)
+            for row, card in zip(gpus, cards, strict=True)
         ),
         processor=processor,
         measured=_read_measured(facts),

@@ -135,6 +135,7 @@ class Offer:
     `sources`: for each part of the sheet the lines that it was read from. `unread`: the other
     lines, with their numbers. `price`: an amount without a word for purchase or rent. `last`: the
     part that was read last. `gpus_of_machine`: the GPUs are those of the machine's own name.
+    `has_chip`: processor and GPU are one chip, which the text names.
     """
 
     sheet: Part = field(default_factory=dict)
@@ -143,6 +144,7 @@ class Offer:
     price: str | None = None
     last: str = ""
     gpus_of_machine: bool = False
+    has_chip: bool = False
 
     @property
     def missing(self) -> list[Literal["cpu", "memory"]]:
@@ -158,6 +160,9 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     """
     foreign_machines.refuse(text, name)
     offer = Offer({"schema": _SCHEMA, "name": name})
+    chip = foreign_machines.find_chip(text)
+    if chip:
+        _add_chip(chip, offer)
     lines = text.splitlines()
     for position, line in enumerate(lines[:_MAX_LINES], start=1):
         columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
@@ -168,6 +173,14 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     if len(lines) > _MAX_LINES:
         offer.unread.append((_MAX_LINES + 1, f"this line and those after it, to {len(lines)}"))
     return offer
+
+
+def _add_chip(chip: foreign_machines.Chip, offer: Offer) -> None:
+    """Add processor and GPU of one chip; what the lines say of both is known then."""
+    offer.sheet["cpu"] = {"model": chip.cpu, "sockets": 1}
+    offer.sheet["gpus"] = [{"model": chip.gpu, "count": 1}]
+    offer.sources |= {"cpu": [chip.line], "gpus": [chip.line]}
+    offer.has_chip = True
 
 
 def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> bool:
@@ -330,6 +343,8 @@ def _split_part(phrase: str, name: re.Pattern[str]) -> tuple[int | None, str]:
 
 
 def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
+    if offer.has_chip:
+        return True
     many, model = _split_part(phrase, _CPU)
     row = catalogue.match_cpu(model)
     named = _CPU.search(model)
@@ -349,6 +364,8 @@ def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
 
 
 def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
+    if offer.has_chip:
+        return True
     many, model = _split_part(phrase, _GPU)
     model = f"RTX {model}" if _BARE_RTX.match(model) else model
     row = catalogue.match_gpu(model) or _find_gpu(model, catalogue)

@@ -63,7 +63,11 @@ def list_ladders(catalogue: Catalogue) -> Iterator[list[Offer]]:
     hosts = _choose_hosts(catalogue)
     if not hosts:
         return
-    gpus = [gpu for gpu in catalogue.gpus if not gpu.name.endswith(_NOT_OFFERED)]
+    gpus = [
+        gpu
+        for gpu in catalogue.gpus
+        if not gpu.shared_memory and not gpu.name.endswith(_NOT_OFFERED)
+    ]
     for gpu in gpus:
         yield [_make_gpu_offer(gpu, count, hosts[0]) for count in _list_counts(gpu)]
     for cpu in hosts:

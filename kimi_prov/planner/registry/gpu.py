@@ -160,6 +160,13 @@ DEFINITIONS = (
         remedy="hardware",
     ),
     Definition(
+        "gpu.shared_memory",
+        title="The GPU has no memory of its own: the machine is planned without it",
+        severities=("warning",),
+        source="kimi_prov/catalog/gpus.yaml; nvidia-smi shows no memory of such a GPU",
+        remedy="hardware",
+    ),
+    Definition(
         "gpu.unknown",
         title="The catalogue does not know these GPUs",
         severities=("info",),

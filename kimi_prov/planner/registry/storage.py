@@ -190,6 +190,13 @@ DEFINITIONS = (
         blocks_apply=True,
     ),
     Definition(
+        "weights.sibling",
+        title="{typed} is planned as {name}, which is another model of the same shape",
+        severities=("warning",),
+        source="kimi_prov/catalog/models.yaml: siblings",
+        remedy="setting",
+    ),
+    Definition(
         "weights.unpinned",
         title="The weights are not pinned: another download may bring other bytes",
         severities=("warning",),

@@ -37,9 +37,25 @@ def _check_mixed_models(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
+@register_rule("gpu.shared_memory")
+def _check_shared_memory(context: PlanContext) -> Iterator[RuleResult]:
+    names = context.host.shared_gpus
+    if names:
+        memory, weights = context.host.memory_bytes, context.budget.weights_total
+        yield RuleResult(
+            severity="warning",
+            observed=f"{', '.join(sorted(set(names)))}: {format_bytes(memory)} that processor and "
+            "GPU share",
+            required=f"{format_bytes(weights)} of weights of {context.model.name}, in memory that "
+            "is counted once; no engine of this program has a lock for such a GPU",
+            fix="take GPUs with memory of their own; or serve a model that fits by the maker's own "
+            "containers, which this program does not provision",
+        )
+
+
 @register_rule("gpu.unknown")
 def _check_unknown_gpu(context: PlanContext) -> Iterator[RuleResult]:
-    if context.gpus and context.host.gpu is None:
+    if context.gpus and context.host.gpu is None and not context.host.shared_gpus:
         name = str(get_gpu_name(context.gpus[0]))
         cut = is_cut(name)
         yield RuleResult(

@@ -442,6 +442,8 @@ ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("engine.reasoning", E8, {}, "info"),
     ("engine.alternative", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
     ("gpu.unknown", lambda: strange_cards(gpu_facts()), {}, "info"),
+    ("gpu.shared_memory", lambda: strange_cards(gpu_facts(), "NVIDIA GB10"), {}, "warning"),
+    ("weights.sibling", gpu_facts, {"model": "deepseek-v3.1"}, "warning"),
     ("experts.dense", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
     (
         "experts.dense",
@@ -452,9 +454,9 @@ ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
 ]
 
 
-def strange_cards(facts: dict[str, Any]) -> dict[str, Any]:
+def strange_cards(facts: dict[str, Any], name: str = "Strange Card 9000") -> dict[str, Any]:
     for card in facts["gpus"]:
-        card["model"] = "Strange Card 9000"
+        card["model"] = name
     return facts
 
 
