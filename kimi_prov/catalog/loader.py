@@ -374,7 +374,15 @@ class Catalogue:
 
     def broken_with(self, combination: Combination) -> tuple[BrokenCombination, ...]:
         """Return the broken combinations that match this one."""
-        return tuple(row for row in self.broken if match_combination(row, combination))
+        rows = self._broken_by_engine.get(combination.engine, ())
+        return tuple(row for row in rows if match_combination(row, combination))
+
+    @cached_property
+    def _broken_by_engine(self) -> dict[str, list[BrokenCombination]]:
+        by_engine: dict[str, list[BrokenCombination]] = {}
+        for row in self.broken:
+            by_engine.setdefault(row.engine, []).append(row)
+        return by_engine
 
     @cached_property
     def _model_names(self) -> dict[str, Model]:

@@ -183,21 +183,18 @@ def plan_machine(
         subject, software, layout, access, _plan_disk(subject, software, layout, access, findings)
     )
 
-    def speeds(many: int) -> ThroughputPlan:
-        asked = replace(subject.settings, concurrency=many)
-        return prediction.make_document(
-            host,
-            asked,
-            subject.model,
-            software.choice,
-            layout.budget,
-            layout.places[0],
-            prediction.Beside(
-                layout.tmpfs.enabled,
-                speculative.find_draft(subject.settings, catalogue, software.choice.engine),
-            ),
-        )
-
+    speeds = prediction.make_speeds(
+        host,
+        subject.settings,
+        subject.model,
+        software.choice,
+        layout.budget,
+        layout.places[0],
+        prediction.Beside(
+            layout.tmpfs.enabled,
+            speculative.find_draft(subject.settings, catalogue, software.choice.engine),
+        ),
+    )
     predicted = speeds(subject.settings.concurrency)
     _report_engine_sleep(found, predicted, findings)
     plan = _make_sections(found, predicted, findings)

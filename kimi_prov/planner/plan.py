@@ -61,17 +61,37 @@ def make_plan_with_curve(
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
     before: Sequence[GatewayAddress] = (),
+    most: int | None = None,
 ) -> MachinePlan:
     """Make the plan, and add to `throughput` the speeds with more and fewer requests at once.
 
-    `curve` has the speeds for 1, 2, 4, ... requests at once and for the planned number, up to the
-    most that run. Up to the planned number they are of this plan. Each larger number gets its own
-    plan; the first that the machine cannot serve, or whose context is too short for a request, ends
-    the curve. `more_requests` has the points above the planned number, as long as each is faster
-    than the one before and the context does not shrink.
+    `most`: the curve ends with the first number of requests that is not below it. `curve` has
+    the speeds for 1, 2, 4, ... requests at once and for the planned number, up to the most that
+    run. Up to the planned number they are of this plan. Each larger number gets its own plan;
+    the first that the machine cannot serve, or whose context is too short for a request, ends
+    the curve. `more_requests` has the points above the planned number, as long as each is
+    faster than the one before and the context does not shrink.
     """
     plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
-    points = _make_curve(plan, speeds, facts, settings, catalogue, hosts)
+    points = _make_curve(plan, speeds, facts, settings, catalogue, hosts, most)
+    return _add_curve(plan, points, settings.concurrency)
+
+
+def begin_plan(
+    facts: Facts, settings: Settings, catalogue: Catalogue
+) -> tuple[MachinePlan, Callable[[int | None], MachinePlan]]:
+    """Make the plan, and a function that adds its curve for up to so many requests."""
+    plan, speeds = _make_plan(facts, settings, catalogue, None)
+
+    def add_curve(most: int | None) -> MachinePlan:
+        points = _make_curve(plan, speeds, facts, settings, catalogue, None, most)
+        return _add_curve(plan, points, settings.concurrency)
+
+    return plan, add_curve
+
+
+def _add_curve(plan: MachinePlan, points: Sequence[_CurvePoint], planned: int) -> MachinePlan:
+    """Add the points to the plan, and those above the planned number that bring more."""
     rows: list[SpeedsByRequests] = [
         {
             "concurrency": point.row["concurrency"],
@@ -85,7 +105,7 @@ def make_plan_with_curve(
     more: list[MoreRequests] = []
     best = plan["throughput"]["aggregate_tok_s"]["expected"] or 0.0
     for row, point in zip(rows, points, strict=True):
-        if row["concurrency"] > settings.concurrency:
+        if row["concurrency"] > planned:
             speed = row["aggregate_tok_s"]["expected"] or 0.0
             if point.context < plan["model"]["context"] or speed < best * _MIN_GAIN:
                 break
@@ -114,8 +134,9 @@ def _make_curve(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
+    enough: int | None = None,
 ) -> list[_CurvePoint]:
-    """Compute a point for each number of requests at once."""
+    """Compute a point for each number of requests at once, up to the first that is `enough`."""
     planned, known = settings.concurrency, {row["id"] for row in find_blockers(plan)}
     # A context that the inventory sets must not shrink; a chosen one has to hold a request.
     context: int = plan["model"]["context"]
@@ -143,6 +164,8 @@ def _make_curve(
                 points += [last] if last else []
             break
         points.append(point)
+        if enough is not None and many >= max(enough, planned):
+            break
     return points
 
 

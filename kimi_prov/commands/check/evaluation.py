@@ -14,7 +14,7 @@ from kimi_prov.commands.check.options import DEFAULT_MODEL
 from kimi_prov.errors import UserError
 from kimi_prov.operate.bundle import coverage
 from kimi_prov.planner import measurements
-from kimi_prov.planner.plan import make_plan_with_curve
+from kimi_prov.planner.plan import begin_plan, make_plan_with_curve
 from kimi_prov.show.report import check as reports
 from kimi_prov.show.report import group_targets
 from kimi_prov.show.report.findings import is_possible
@@ -22,7 +22,7 @@ from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kimi_prov.commands.check.options import CheckOptions
     from kimi_prov.contract.documents.check import CheckedTarget, Suggestion
@@ -60,10 +60,11 @@ def _judge_file(
 
 def _add_ways(target: CheckedTarget, options: CheckOptions) -> CheckedTarget:
     """Add the ways that are better, each judged as the target was."""
+    most = options.load.users if options.load else None
 
     def judge(facts: Facts, changed: Mapping[str, object]) -> CheckedTarget:
         chosen = replace(options, variables={**options.variables, **changed})
-        return _judge(target["name"], facts, chosen)
+        return _judge(target["name"], facts, chosen, most=most)
 
     lanes = ways.describe_lanes(target, judge)
     if lanes is not None:
@@ -77,25 +78,29 @@ def _judge(
     facts: Facts,
     options: CheckOptions,
     results: Sequence[measured.Result] = (),
+    most: int | None = None,
 ) -> CheckedTarget:
     """Plan a machine and judge the plan.
 
-    With a load it is planned for one machine's share of the requests.
+    With a load it is planned for one machine's share of the requests. `most`: nobody reads the
+    curve beyond so many.
     """
     catalogue, load = loader.load_catalogue(), options.load
     settings = options.settings(name, targets.read_variables(facts))
     if settings.bundle and (system := coverage.find_system(Path(settings.bundle), facts)):
         facts = targets.set_system(facts, system, catalogue)
-    plan = make_plan_with_curve(facts, settings, catalogue)
+    plan, add_curve = begin_plan(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
+    closer = None
     if load is not None and "kimi_concurrency" not in options.variables:
-        share = demand.size_plan(plan, load, serves=is_possible(plan))["requests_a_machine"]
-        if share not in (None, settings.concurrency):
-            settings = replace(settings, concurrency=share)
-            closer = make_plan_with_curve(facts, settings, catalogue)
-            # A layout for fewer requests may hold fewer: then more machines would be needed.
-            if not _needs_more(closer, plan, load):
-                plan = closer
+
+        def plan_share(many: int) -> MachinePlan:
+            fewer = replace(settings, concurrency=many)
+            return make_plan_with_curve(facts, fewer, catalogue, most=most)
+
+        closer = _plan_share(plan, add_curve, plan_share, load)
+    plan = closer or add_curve(most)
+    settings = replace(settings, concurrency=plan["throughput"]["concurrency"])
     if settings.bundle:
         plan["findings"] = coverage.judge_bundle(
             plan, facts, settings.bundle_key, installs=False, compare=options.compare
@@ -105,6 +110,22 @@ def _judge(
     return reports.add_measurements(
         target, measurements.make_document(facts, plan, settings, catalogue)
     )
+
+
+def _plan_share(
+    plan: MachinePlan,
+    add_curve: Callable[[int | None], MachinePlan],
+    of_share: Callable[[int], MachinePlan],
+    load: Load,
+) -> MachinePlan | None:
+    """Return the plan for a machine's share of the requests; None where `plan` is no worse."""
+    planned = add_curve(load.users)
+    share = demand.size_plan(planned, load, serves=is_possible(plan))["requests_a_machine"]
+    if share in (None, plan["throughput"]["concurrency"]):
+        return None
+    closer = of_share(share)
+    # A layout for fewer requests may hold fewer: then more machines would be needed.
+    return None if _needs_more(closer, planned, load) else closer
 
 
 def _needs_more(closer: MachinePlan, plan: MachinePlan, load: Load) -> bool:

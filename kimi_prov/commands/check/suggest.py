@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
-from kimi_prov.planner.plan import find_blockers, make_plan, make_plan_with_curve
+from kimi_prov.planner.plan import begin_plan, find_blockers
 from kimi_prov.show.report.findings import is_by_hand, is_possible
 from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import curve, demand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.facts import Facts
@@ -96,8 +96,8 @@ def _find_least(
     below: Mapping[str, str] | None = None
     for offer in ladder:
         facts = offer.facts(catalogue)
-        plan = make_plan(facts, settings, catalogue)
-        machines, why = _count_machines(offer, facts, plan, catalogue, settings, load)
+        plan, add_curve = begin_plan(facts, settings, catalogue)
+        machines, why = _count_machines(offer, plan, add_curve, load)
         if machines is None:
             below = {"name": offer.name, "why": why}
             continue
@@ -115,10 +115,8 @@ def _find_least(
 
 def _count_machines(
     offer: Offer,
-    facts: Facts,
     plan: MachinePlan,
-    catalogue: Catalogue,
-    settings: Settings,
+    add_curve: Callable[[int | None], MachinePlan],
     load: Load | None,
 ) -> tuple[int | None, str]:
     """Return how many of an offer are needed, or None and why no number of them suffices."""
@@ -136,8 +134,8 @@ def _count_machines(
         [curve.read_single_request(plan["throughput"])], load, serves=_is_context_enough(plan, load)
     )
     if sized["machines"]["expected"] is not None:
-        planned = make_plan_with_curve(facts, settings, catalogue)
-        sized = demand.size_plan(planned, load, serves=True)
+        # No machine has more of the requests than there are.
+        sized = demand.size_plan(add_curve(load.users), load, serves=True)
     machines = sized["machines"]["expected"]
     needed = None if machines is None else int(machines)
     return needed, "" if needed else _WHY[sized["bound_by"]]

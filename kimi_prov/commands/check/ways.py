@@ -1,6 +1,7 @@
 """Other ways to serve with such machines: a firmware's setting, modules, lanes, several joined.
 
-Each is planned by itself, and kept where it is faster or cheaper than the machine as it stands.
+Each is planned by itself, and kept where it is faster or cheaper than the machine as it stands. The
+firmware's setting is told of a machine that something else keeps from serving too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.facts import links, spec
 from kimi_prov.show.report import hosts, recommendation
-from kimi_prov.show.report.findings import is_possible
+from kimi_prov.show.report.findings import filter_severity, is_possible
 from kimi_prov.show.text.formats import format_figure
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
@@ -63,9 +64,18 @@ def _list_firmware(target: CheckedTarget, load: Load | None, judge: Judge) -> It
     if merged is None:
         return
     other = judge(merged, {})
-    if is_possible(other) and _is_faster(other, target):
+    here, there = _name_blockers(target), _name_blockers(other)
+    if there <= here and (_is_faster(other, target) or there < here):
         condition = "one NUMA node for each socket (firmware: SNC off, or NPS1)"
+        if there:
+            condition += ", once nothing else is in the way"
         yield _make_way(condition, other, recommendation.build_entry(other, load))
+
+
+def _name_blockers(target: CheckedTarget) -> frozenset[str]:
+    """Name what keeps a machine from serving; none where it serves by hand."""
+    blockers = () if is_possible(target) else filter_severity(target, "blocker")
+    return frozenset(row["id"] for row in blockers)
 
 
 def _merge_nodes(facts: Facts) -> Facts | None:

@@ -64,7 +64,7 @@ def make_estimator(
         load = prediction.make_serving(settings, work.model, budget, work.weights_format)
         if settings.hosts_per_model > 1:
             load, _ = prediction.add_hosts(host, settings, load)
-        running = prediction.count_running(settings, load, budget.instances)
+        running = prediction.count_running(settings.concurrency, load, budget.instances)
         one = _estimate_decode(shape, machine, load.alone, values)
         prompt = physics.estimate_prefill(shape, machine, load, values).total * load.input_tokens
         return Speeds(
@@ -101,7 +101,7 @@ def estimate_outside_gpus(
     shape = make_shape(model.name, model.architecture)
     estimate = prediction.make_speed_estimator(shape, machine, layout)
     alone, speed = estimate(load.alone), estimate(load).decode_tok_s
-    running = prediction.count_running(settings, load, budget.instances)
+    running = prediction.count_running(settings.concurrency, load, budget.instances)
     one = alone.decode_tok_s.expected
     together = prediction.add_engines(estimate, load, speed, running, budget.instances)
     return Speeds(

@@ -17,12 +17,12 @@ from kimi_prov.planner.engine import expert_backend, sglang, speculative
 from kimi_prov.planner.engine.prepared import LOAD_FORMAT
 from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.settings.flag_names import VLLM, parse_int
+from kimi_prov.planner.throughput.speed_document import make_empty_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kimi_prov.catalog.models import Draft, Model
-    from kimi_prov.contract.documents import ranges
     from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
@@ -72,54 +72,63 @@ def make_document(
     beside: Beside,
 ) -> ThroughputPlan:
     """Make the plan's `throughput`."""
-    concurrency = settings.concurrency
+    speeds = make_speeds(host, settings, model, choice, budget, placement, beside)
+    return speeds(settings.concurrency)
+
+
+def make_speeds(
+    host: Host,
+    settings: Settings,
+    model: Model,
+    choice: EngineChoice,
+    budget: Budget,
+    placement: Placement,
+    beside: Beside,
+) -> Callable[[int], ThroughputPlan]:
+    """Make the function that returns `throughput` for a number of requests at once.
+
+    What does not depend on their number is made once, one request alone included.
+    """
     reason = find_reason_for_none(model, choice, budget)
     if reason is not None:
-        return make_empty_document(concurrency, f"not estimated: {reason}")
+        return lambda many: make_empty_document(many, f"not estimated: {reason}")
     # These imports take a quarter of a second, which plans of lab models do not need.
     from kimi_prov.planner.throughput import anchor, make_shape  # noqa: PLC0415
 
     machine, assumed = make_machine(host, choice, placement)
     if machine is None:
-        return make_empty_document(concurrency, f"not estimated: {assumed}")
-    serving = make_load(settings, model, choice, budget, placement, in_memory=beside.in_memory)
+        unknown = f"not estimated: {assumed}"
+        return lambda many: make_empty_document(many, unknown)
+    planned = make_load(settings, model, choice, budget, placement, in_memory=beside.in_memory)
     if settings.hosts_per_model > 1:
-        serving, unknown = add_hosts(host, settings, serving)
-        assumed = "; ".join(filter(None, (assumed, unknown))) or None
+        planned, unknown_link = add_hosts(host, settings, planned)
+        assumed = "; ".join(filter(None, (assumed, unknown_link))) or None
     layout = make_plugin_layout(host, model, choice, machine.cpu, placement)
     shape = make_shape(model.name, model.architecture)
     speak = make_speed_estimator(shape, machine, layout)
     readings = anchor.read_readings(host.facts)
     plain = anchor.anchor_estimator(speak, readings, budget.instances)
     held = _add_draft(plain, shape, machine, settings, beside.draft)
-    estimate_all, alone = held(serving), held(serving.alone)
-    basis = [
-        estimate_all.basis,
-        *_list_qualifications(machine, serving, layout),
-        *_describe_gain(shape, machine, serving, settings, beside.draft),
-    ]
-    running = count_running(settings, serving, budget.instances)
-    together = add_engines(held, serving, estimate_all.decode_tok_s, running, budget.instances)
-    anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
-    plan: ThroughputPlan = {
-        "concurrency": concurrency,
-        "running": running,
-        "decode_tok_s": _round_range(estimate_all.decode_tok_s),
-        "single_tok_s": _round_range(alone.decode_tok_s),
-        "aggregate_tok_s": _round_range(together),
-        "prefill_tok_s": _round_range(estimate_all.prefill_tok_s),
-        "ttft_s": _round_range(estimate_all.ttft_s),
-        "single_ttft_s": _round_range(estimate_all.single_ttft_s),
-        "load_s": _round_range(estimate_all.load_s),
-        "basis": "; ".join(basis),
-        "kind": estimate_all.kind,
-        "input_tokens": int(serving.input_tokens),
-        "output_tokens": int(serving.output_tokens),
-        "assumed": assumed,
-    }
-    if anchors:
-        plan["anchors"] = anchors
-    return plan
+    alone = held(planned.alone)
+
+    def make(many: int) -> ThroughputPlan:
+        serving = replace(planned, concurrency=-(-many // budget.instances))
+        estimate = held(serving)
+        basis = [
+            estimate.basis,
+            *_list_qualifications(machine, serving, layout),
+            *_describe_gain(shape, machine, serving, settings, beside.draft),
+        ]
+        running = count_running(many, serving, budget.instances)
+        together = add_engines(held, serving, estimate.decode_tok_s, running, budget.instances)
+        plan = write_document(many, running, serving, estimate, alone, together)
+        plan |= {"basis": "; ".join(basis), "assumed": assumed}
+        anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
+        if anchors:
+            plan["anchors"] = anchors
+        return plan
+
+    return make
 
 
 def add_engines(
@@ -232,33 +241,6 @@ def find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) -> 
     return None if served or budget.gpu else "the engine does not serve these weights"
 
 
-def make_empty_document(concurrency: int, basis: str) -> ThroughputPlan:
-    """Make a `throughput` without figures; `basis` says why there are none."""
-    return {
-        "concurrency": concurrency,
-        "decode_tok_s": _make_empty_range(),
-        "single_tok_s": _make_empty_range(),
-        "aggregate_tok_s": _make_empty_range(),
-        "prefill_tok_s": _make_empty_range(),
-        "ttft_s": _make_empty_range(),
-        "single_ttft_s": _make_empty_range(),
-        "load_s": _make_empty_range(),
-        "basis": basis,
-    }
-
-
-def _make_empty_range() -> ranges.Range:
-    return {"low": None, "expected": None, "high": None}
-
-
-def _round_range(value: Range) -> ranges.Range:
-    return {
-        "low": _round(value.low),
-        "expected": _round(value.expected),
-        "high": _round(value.high),
-    }
-
-
 def find_alternative(host: Host, model: Model) -> tuple[str, str] | None:
     """Name a GGUF file that memory holds and its speed with ik_llama.cpp, without any GPU.
 
@@ -355,9 +337,9 @@ def make_load(
     return replace(serving, load_format=LOAD_FORMAT) if choice.prepared.enabled else serving
 
 
-def count_running(settings: Settings, serving: Serving, instances: int) -> int:
+def count_running(many: int, serving: Serving, instances: int) -> int:
     """Count the requests that run on all instances; one may have fewer than its share."""
-    return min(settings.concurrency, int(serving.running) * instances)
+    return min(many, int(serving.running) * instances)
 
 
 def _count_held_requests(settings: Settings, budget: Budget, tokens: int) -> int:
@@ -573,8 +555,3 @@ def find_disk_speed(host: Host) -> float | None:
     """
     best = host.measured.disk_bytes or max(host.disk_rates, default=0.0)
     return best / _GB if best else None
-
-
-def _round(value: float) -> float:
-    """Round to three figures, because the estimates are not more precise."""
-    return float(f"{value:.3g}")

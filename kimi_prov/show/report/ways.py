@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.text.formats import clean, format_duration_range, format_money, read_span
+from kimi_prov.show.text.formats import (
+    Span,
+    clean,
+    format_duration_range,
+    format_figure,
+    format_money,
+    read_span,
+)
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.check import CheckedTarget as Target
@@ -14,7 +21,8 @@ if TYPE_CHECKING:
 
 def describe_ways(target: Target) -> list[str]:
     """Return a line for each way; none where the machine is best as it stands."""
-    return [_describe_way(way) for way in target.get("ways") or ()]
+    here = read_span(target["plan"]["throughput"].get("single_tok_s") or {})
+    return [_describe_way(way, here) for way in target.get("ways") or ()]
 
 
 def describe_other_engines(target: Target) -> list[str]:
@@ -27,8 +35,10 @@ def describe_other_engines(target: Target) -> list[str]:
     return [f"{sentence}{clean(figure)}; public: {clean(row['source'])}"]
 
 
-def _describe_way(way: Way) -> str:
+def _describe_way(way: Way, here: Span) -> str:
     speeds = f"{read_span(way['single_tok_s'])} tokens/s for one person"
+    if here.expected is not None and way["hosts"] == 1:
+        speeds += f" (as it stands {format_figure(here.expected)})"
     if way["requests"] > 1:
         speeds += f", {read_span(way['decode_tok_s'])} for each of {way['requests']:,} at once"
     if "ttft_s" in way:

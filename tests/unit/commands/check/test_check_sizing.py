@@ -219,9 +219,10 @@ def test_what_no_machine_does_keeps_the_quotes_report() -> None:
 
 def sheet(folder: Path, **parts: str) -> Path:
     """A sheet of its own, one part a line."""
+    parts = {"disks": "[{kind: nvme, size_gb: 7680, count: 2}]", **parts}
     lines = ["schema: kimi-prov/spec/v1", *(f"{key}: {value}" for key, value in parts.items())]
     file = folder / "sheet.yml"
-    file.write_text("\n".join([*lines, "disks: [{kind: nvme, size_gb: 7680, count: 2}]"]) + "\n")
+    file.write_text("\n".join(lines) + "\n")
     return file
 
 
@@ -238,6 +239,26 @@ def test_a_setting_of_the_firmware_that_decides_is_told_with_both_speeds(tmp_pat
     here = target["plan"]["throughput"]["single_tok_s"]["expected"]
     assert way["single_tok_s"]["expected"] > 1.25 * here
     assert way["condition"] in found["answer"]["sentence"]
+    assert f"(as it stands {here:.3g})" in found["answer"]["sentence"]
+
+
+def test_a_machine_that_something_else_blocks_has_both_speeds_of_the_firmware_too(
+    tmp_path: Path,
+) -> None:
+    """Of its disk, which is too small, nobody learns what the processor can do."""
+    cpu, memory = '{model: "Xeon 6980P", sockets: 2}', "{dimms: 24, dimm_gb: 64, speed_mt_s: 6400}"
+    small = sheet(tmp_path, cpu=cpu, memory=memory, disks="[{kind: nvme, size_gb: 256}]")
+    words = ["check", str(small), "--users", "1", "--format", "json"]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert done.return_value == 3, done.output
+    found = json.loads(done.stdout)
+    (target,) = found["targets"]
+    (way,) = target["ways"]
+    assert way["condition"].endswith("once nothing else is in the way")
+    assert way["machines"] is None
+    here = target["plan"]["throughput"]["single_tok_s"]["expected"]
+    assert way["single_tok_s"]["expected"] > 1.25 * here
+    assert f"(as it stands {here:.3g})" in found["answer"]["sentence"]
 
 
 def test_larger_modules_are_told_where_two_on_a_channel_slow_the_memory(tmp_path: Path) -> None:
