@@ -14,7 +14,7 @@ import yaml
 
 from kimi_prov.catalog.names import read_gpu_words
 from kimi_prov.contract import clean_text
-from kimi_prov.facts import foreign_machines, seller_words, spec_prices
+from kimi_prov.facts import foreign_machines, offer_tables, seller_words, spec_prices
 from kimi_prov.facts.seller_words import Part, SellerWordsError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _OTHER_LABEL = re.compile(
 )
 _CPU = re.compile(
     r"\b(?:xeon|epyc|threadripper|ryzen|core i\d|core ultra"
-    r"|grace(?! ?(?:hopper|blackwell))|ampere altra)\b",
+    r"|grace(?! ?(?:hopper|blackwell))|ampere altra|i[3579]-\d{4,5}\w{0,2})\b",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"\b(?:platform|generation|scalable|series|family|compatible)\b", re.I)
@@ -79,7 +79,7 @@ _BARE_RTX = re.compile(r"[2-5]0[6-9]0\b")
 _MEMORY = re.compile(r"\b(?:lp)?ddr\d|dimm|\bram\b|\bmemory\b|\becc\b|\bpc[45]-", re.IGNORECASE)
 _DISK = re.compile(
     r"nvme|\bssd\b|\bhdd\b|\bm\.?2\b|\bu\.?[23]\b|\be[13]\.[sl]\b|\bsata\b|\bsas\b|\bdisks?\b|\bdrives?\b"
-    r"|\b9[6-9]0 ?(?:pro|evo)\b",
+    r"|\b9[6-9]0 ?(?:pro|evo)\b|\braid\b|\bkioxia\b|\bsolidigm\b",
     re.IGNORECASE,
 )
 _NIC = re.compile(
@@ -125,6 +125,15 @@ _NEXT_PART = re.compile(
     r"\s+(?=\d{1,2} ?[x\u00d7] ?[A-Za-z\d])|\s+(?=\d+(?:\.\d+)? ?[GT]B (?:DDR|RAM|ECC|memory))",
     re.I,
 )
+# What a machine can take, and does not have.
+_UP_TO = re.compile(
+    r"\b(?:up to|bis zu|jusqu'\u00e0|hasta) \d[\d.,]* ?(?:x |[tg]i?b\b|(?:[\w-]+ ){0,2}gpus?\b)",
+    re.IGNORECASE,
+)
+# Between GPUs of two kinds behind one label.
+_NEXT_GPUS = re.compile(r"\s*(?:[+,&]|\band\b)\s*(?=\d{1,2} ?[x\u00d7])", re.IGNORECASE)
+# Of a label the machine that the part is in: "GPU-node CPU".
+_NODE_LABEL = re.compile(r"\b(?:gpu|ai|compute)[- ](?:node|server)s?\b")
 _CUT = re.compile(r"\s*(?:;|(?<=\w):\s|\bwith\b|\.\s+(?=[A-Z$€£]))\s*")
 
 
@@ -164,15 +173,22 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
     if chip:
         _add_chip(chip, offer)
     lines = text.splitlines()
-    for position, line in enumerate(lines[:_MAX_LINES], start=1):
-        columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
-        columns = _FRENCH.sub(r"\1\2B", columns)
-        plain = clean_text.clean_line(columns)[: seller_words.MAX_LENGTH].strip()
-        if plain and not _read_line(plain, position, catalogue, offer):
+    for position, line, parts in offer_tables.list_lines(lines[:_MAX_LINES]):
+        known = [
+            _read_line(plain, position, catalogue, offer) for one in parts if (plain := _clean(one))
+        ]
+        plain = _clean(line)
+        if plain and not any(known):
             offer.unread.append((position, plain))
     if len(lines) > _MAX_LINES:
         offer.unread.append((_MAX_LINES + 1, f"this line and those after it, to {len(lines)}"))
     return offer
+
+
+def _clean(line: str) -> str:
+    columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
+    columns = _FRENCH.sub(r"\1\2B", columns)
+    return clean_text.clean_line(columns)[: seller_words.MAX_LENGTH].strip()
 
 
 def _add_chip(chip: foreign_machines.Chip, offer: Offer) -> None:
@@ -185,7 +201,7 @@ def _add_chip(chip: foreign_machines.Chip, offer: Offer) -> None:
 
 def _read_line(line: str, position: int, catalogue: Catalogue, offer: Offer) -> bool:
     """Add what a line says to the offer; False where it says nothing of a machine."""
-    line = _COUNT_IN_LABEL.sub(_move_count, _BULLET.sub("", line))
+    line = _COUNT_IN_LABEL.sub(_move_count, _BULLET.sub("", _UP_TO.sub(" ", line)))
     if _count_last(line, offer):
         return True
     label, rest = _split_label(_join_cells(line))
@@ -223,7 +239,7 @@ def _join_cells(line: str) -> str:
     words = kept if any(not _is_label(cell) for cell in kept) else words
     if not words:
         return ""
-    is_label = len(words) > 1 and _is_label(words[0])
+    is_label = len(words) > 1 and (_is_label(words[0]) or _is_other_label(words[0]))
     text = f"{words[0]}: {' '.join(words[1:])}" if is_label else " ".join(words)
     if count is None:
         return text
@@ -271,8 +287,15 @@ def _is_article(cell: str) -> bool:
 def _is_label(cell: str) -> bool:
     """Whether a cell names a part and nothing of it: "CPU", "GPU Model", "System Memory"."""
     words = re.sub(r"\([^)]*\)|:$", "", cell.lower()).strip()
-    return bool(re.fullmatch(r"[a-z][a-z /&-]{1,30}", words)) and any(
+    return bool(re.fullmatch(r"[a-z][a-z /&-]{1,30}(?: \d)?", words)) and any(
         pattern.search(words) for _, pattern in _LABELS
+    )
+
+
+def _is_other_label(cell: str) -> bool:
+    """Whether a cell names a part that no sheet has: "PSU", "Motherboard"."""
+    return bool(
+        re.fullmatch(r"[A-Za-z][A-Za-z /&-]{1,30}", cell) and _OTHER_LABEL.search(cell.lower())
     )
 
 
@@ -294,7 +317,7 @@ def _split_label(line: str) -> tuple[str | None, str]:
     match = _LABEL.match(line)
     if match is None:
         return None, line
-    words, rest = match[1].lower(), line[match.end() :]
+    words, rest = _NODE_LABEL.sub("", match[1].lower()), line[match.end() :]
     if _OTHER_LABEL.search(words):
         return "other", rest
     return next(((part, rest) for part, pattern in _LABELS if pattern.search(words)), (None, rest))
@@ -302,7 +325,7 @@ def _split_label(line: str) -> tuple[str | None, str]:
 
 def _split_phrases(text: str, label: str | None) -> Iterator[str]:
     if label is not None:
-        yield text
+        yield from _NEXT_GPUS.split(text) if label == "gpus" else (text,)
         return
     for piece in _CUT.split(text):
         for phrase in seller_words.split_list(piece, lambda words: _classify(words) is not None):
@@ -368,7 +391,9 @@ def _read_gpus(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
         return True
     many, model = _split_part(phrase, _GPU)
     model = f"RTX {model}" if _BARE_RTX.match(model) else model
-    row = catalogue.match_gpu(model) or _find_gpu(model, catalogue)
+    # "(96 GB vRAM)" may be of all cards.
+    bare = re.sub(r" ?\([^()]*\)", "", model)
+    row = catalogue.match_gpu(model) or _find_gpu(model, catalogue) or catalogue.match_gpu(bare)
     machine = _MACHINE.search(model)
     if row is None and (machine or not re.search(r"\d", model)):
         return False

@@ -188,7 +188,10 @@ def _combine_sizes(sizes: list[_Sized], counted: re.Match[str] | None) -> Part:
     modules = list(dict.fromkeys((size.many, size.gb) for size in sizes if size.many))
     # "32 x 64GB (1x64GB) kit" says the size of one module twice.
     modules = [row for row in modules if row[0] != 1] or modules
+    # "128GB (8x 16GB Micron 16GB)" says the size of a module twice.
+    each = {gb for _, gb in modules}
     totals = sorted({size.gb for size in sizes if not size.many})
+    totals = [gb for gb in totals if gb not in each] or totals
     if len(totals) > 1 and not _is_near(totals[0], totals[-1]):
         raise SellerWordsError(f"two totals, {totals[0]:g} and {totals[-1]:g} GB")
     if not modules:

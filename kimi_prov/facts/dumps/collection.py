@@ -17,6 +17,7 @@ from kimi_prov.facts.dumps import (
     amd,
     devices,
     gpus,
+    inventories,
     memory,
     overviews,
     processors,
@@ -88,6 +89,13 @@ WORDS = {
     "scontrol": "scontrol show node",
     "sinfo": "sinfo",
     "slurm_json": "JSON of SLURM",
+    "ansible": "Ansible's facts",
+    "kube_node": "kubectl describe node",
+    "kube_json": "kubectl get node -o json",
+    "rocminfo": "rocminfo",
+    "ggml": "a log of llama.cpp",
+    "ilo": "a list of iLO",
+    "os_line": "the OS of a report",
 }
 # The file of a recording that an output is as it stands.
 _FILES = {
@@ -108,7 +116,7 @@ KINDS_OF_FILES = {file: kind for kind, file in _FILES.items()} | {
 
 
 # Answers that come in parts.
-_JOINED = frozenset({"report", "rocm", "inxi", "modules", "scontrol"})
+_JOINED = frozenset({"report", "rocm", "inxi", "modules", "scontrol", "rocminfo"})
 
 
 @dataclass
@@ -272,6 +280,27 @@ def _read_slurm(collected: Collected, row: Section) -> bool:
     return collected.keep(described.texts) or held
 
 
+_LISTED: dict[str, Callable[[Section], inventories.Listed]] = {
+    "ansible": lambda row: inventories.read_ansible(row.document),
+    "kube_node": lambda row: inventories.parse_node(row.text),
+    "kube_json": lambda row: inventories.read_node(row.document),
+    "rocminfo": lambda row: inventories.parse_rocminfo(row.text),
+    "ggml": lambda row: inventories.parse_ggml(row.text),
+    "ilo": lambda row: inventories.parse_ilo(row.text),
+    "os_line": lambda row: inventories.parse_system(row.text.splitlines()[0]),
+}
+
+
+def _read_listed(collected: Collected, row: Section) -> bool:
+    listed = _LISTED[row.kind](row)
+    collected.arch = collected.arch or listed.arch
+    collected.kernel = collected.kernel or listed.kernel
+    collected.sockets = collected.sockets or listed.sockets
+    collected.skipped += listed.notes
+    held = bool(listed.rows) and collected.keep_gpus(listed.rows)
+    return collected.keep(listed.texts) or held or listed.arch is not None
+
+
 def _read_bus(collected: Collected, row: Section) -> bool:
     text, cards = gpus.parse_bus(row.text)
     collected.keep({"pci.txt": text})
@@ -342,6 +371,7 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "scontrol": _read_slurm,
     "slurm_json": _read_slurm,
     "sinfo": _read_slurm,
+    **dict.fromkeys(_LISTED, _read_listed),
     "summary": _read_summary,
 }
 

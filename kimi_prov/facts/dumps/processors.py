@@ -50,7 +50,16 @@ def parse_lscpu(text: str) -> dict[str, str]:
                 clusters[-1].setdefault(key, value)
             if value or re.fullmatch(r"NUMA node\d+ CPU\(s\)", key):
                 result.setdefault(key, value)
-    return _add_clusters(result, clusters)
+    return _add_clusters(_count_clusters(result), clusters)
+
+
+def _count_clusters(fields: dict[str, str]) -> dict[str, str]:
+    """Count cores where lscpu knows clusters and no sockets, as on some ARM servers."""
+    each = parse_leading_int(fields.get("Core(s) per cluster"))
+    many = parse_leading_int(fields.get("Cluster(s)"))
+    if not each or not many or parse_leading_int(fields.get("Socket(s)")):
+        return fields
+    return {**fields, "Core(s) per socket": str(each * many), "Socket(s)": "1"}
 
 
 def _join_wrapped(lines: list[str]) -> list[str]:

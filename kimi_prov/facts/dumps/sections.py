@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # What the first line of an output looks like. The order matters where two would match. Each is
 # tried at every line: blanks are bounded and stay within the line, or a long text takes for ever.
 _STARTS = {
-    "dmidecode": r"# dmidecode \d|Handle 0x[0-9A-Fa-f]+, DMI type",
-    "json": r"[ \t]*(?:\{\s*\"|\[\s*\{\s*\")",
+    "dmidecode": r"# dmidecode \d|Handle 0x[0-9A-Fa-f]+, DMI type"
+    r"|(?:Memory Device|Processor Information)[ \t]*$",
+    "json": r"(?:\S{1,80} \| (?:SUCCESS|CHANGED) =>)?[ \t]*(?:\{\s*\"|\[\s*\{\s*\")",
     "xml": r"[ \t]*(?:<\?xml [^\n]*\s*(?:<!DOCTYPE nvidia_smi_log[^\n]*\s*)?)?<nvidia_smi_log",
     "table": r"\|?[ \t]{0,80}NVIDIA-SMI \d",
     "query": r"=+\s*NVSMI LOG\s*=+",
@@ -44,6 +45,11 @@ _STARTS = {
     "free": rf"[ \t]+(?:total[ \t]+used[ \t]+free|{local_words.FREE_HEADS})"
     r"|Mem[:.][ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]+[\d.]{1,12}[KMGT]?i?B?[ \t]",
     "numactl": r"available: \d+ nodes?",
+    "os_line": r"[ \t]{0,8}OS {0,60}: \S[^\n]{2,100}\((?:x86_64|aarch64)\)[ \t]*$",
+    "kube_node": r"Name: +\S+[ \t]*\n(?:Roles|Labels): ",
+    "rocminfo": r"ROCk module|[ \t]*HSA Agents[ \t]*$",
+    "ggml": r"(?:[^\n]{0,40}\b)?ggml_(?:cuda_init|init_cublas): found \d+ \w+ devices",
+    "ilo": r"[ \t]*Physical Memory \(\d+ DIMM\(s\) for ",
     "scontrol": r"[ \t]*NodeName=\S",
     "sinfo": r"(?=[^\n]{0,300}\bGRES\b)[ \t|]*[A-Z][A-Z_:()/+]*"
     r"(?:[ \t|]+[A-Z][A-Z_:()/+]*){1,20}[ \t|]*$",
@@ -101,10 +107,12 @@ _REPEATED = frozenset(
         "rocm",
         "os_release",
         "scontrol",
+        "rocminfo",
     )
 )
 # JSON by a key of it.
 _DOCUMENTS = {"lscpu": "lscpu_json", "blockdevices": "lsblk_json", "ifname": "ip_json"}
+_DOCUMENTS |= dict.fromkeys(("ansible_facts", "ansible_processor"), "ansible")
 # More boundaries than any dump of a machine has.
 _MAX_BOUNDARIES = 200_000
 # Characters of broken JSON, after which no more of it is tried: each try may read to the end.
@@ -134,9 +142,10 @@ _WEAK = (
     "summary",
     "habana",
     "machine_arch",
+    "os_line",
 )
 _TELLING = frozenset(_STARTS) - set(_WEAK)
-_TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor", "slurm_json"}
+_TELLING |= {"lscpu_json", "rocm_json", "redfish", "monitor", "slurm_json", "ansible", "kube_json"}
 
 
 def is_of_machine(sections: list[Section]) -> bool:
@@ -183,16 +192,24 @@ def _measure_indent(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
 
 
+# Outputs with lines that begin another one elsewhere, as "Architecture:" of kubectl.
+_PARTS = {
+    ("csv", "rows"),
+    ("dmidecode", "modules"),
+    ("lscpu", "modules"),
+    ("amd_static", "rocm"),
+    *((kind, name) for kind in ("kube_node", "ilo") for name in ("lscpu", "summary", "modules")),
+}
+# What begins a heading or a rule within an output.
+_RULES = {"rocm": ("=",), "rocminfo": ("=", "*"), "kube_node": ("-",), "ilo": ("-", " ")}
+
+
 def _is_inside(kind: str, name: str, line: str) -> bool:
     """Whether a boundary is a line of the output that it stands in."""
     if name == kind:
         return name in _REPEATED
-    if (kind, name) == ("csv", "rows"):
+    if (kind, name) in _PARTS or line.startswith(_RULES.get(kind, ())):
         return True
-    if (kind, name) in (("dmidecode", "modules"), ("lscpu", "modules"), ("amd_static", "rocm")):
-        return True
-    if (kind, name) == ("rocm", "end") and line.startswith("="):
-        return True  # a heading of its own
     if name == "end" and kind in ("dmidecode", "query", "xml", "table"):
         # Rules and comments are parts of these; only a prompt ends them.
         return re.match(r"\S+@|\[\S+@|\$ |```|_{20,}|\*\*\* /", line) is None
@@ -217,7 +234,7 @@ def _read_json(text: str, start: int, file: str) -> tuple[Section | None, int, i
 
     Return it, the place behind it, and how many characters were read in vain.
     """
-    while text[start] in " \t\r\n":
+    while text[start] not in "{[":
         start += 1
     try:
         document, end = json.JSONDecoder().raw_decode(text, start)
@@ -237,14 +254,15 @@ def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)
     if not isinstance(first, dict):
         return None
     kind = next((kind for key, kind in _DOCUMENTS.items() if key in first), None)
+    forms = {
+        "rocm_json": any(re.fullmatch(r"card\d+", key) for key in first),
+        "monitor": is_of_gpus(document),
+        "slurm_json": any(_is_of_slurm(document, key) for key in ("nodes", "sinfo")),
+        "kube_json": first.get("kind") in ("Node", "NodeList") or _is_list_of_nodes(first),
+    }
+    kind = kind or next((name for name, fits in forms.items() if fits), None)
     if kind is not None:
         return kind
-    if any(re.fullmatch(r"card\d+", key) for key in first):
-        return "rocm_json"
-    if is_of_gpus(document):
-        return "monitor"
-    if any(_is_of_slurm(document, key) for key in ("nodes", "sinfo")):
-        return "slurm_json"
     text = json.dumps(document)[:200_000]
     redfish = r'"(?:ProcessorSummary|MemorySummary|ProcessorType|CapacityMiB|@odata\.type)":'
     return "redfish" if re.search(redfish, text) else None
@@ -253,3 +271,9 @@ def _name_json(document: Any) -> str | None:  # noqa: ANN401  (any JSON)
 def _is_of_slurm(document: Any, key: str) -> bool:  # noqa: ANN401  (any JSON)
     rows = document.get(key) if isinstance(document, dict) else None
     return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and "gres" in rows[0]
+
+
+def _is_list_of_nodes(document: Any) -> bool:  # noqa: ANN401  (any JSON)
+    items = document.get("items")
+    first = items[0] if isinstance(items, list) and items else None
+    return isinstance(first, dict) and first.get("kind") == "Node"

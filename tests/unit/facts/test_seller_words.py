@@ -172,7 +172,7 @@ def test_gpus(tmp_path: Path, text: str, models: list[str]) -> None:
     [
         ("8x H200 PCIe", "unknown GPU 'H200 PCIe'"),
         ("8x H100 SXM 96GB", "the catalogue's H100 SXM 80GB has 80 GB"),
-        ("1x GB10", "none has a name like it"),
+        ("1x Gaudi 9", "none has a name like it"),
     ],
 )
 def test_a_gpu_that_is_another_is_not_taken(tmp_path: Path, text: str, says: str) -> None:
