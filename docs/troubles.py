@@ -25,6 +25,7 @@ _HEAD = "<!-- Made from kimi_prov/catalog/troubles by `make docs`; do not edit. 
 _KINDS = {
     "fault": "",
     "symptom": "This line tells what happened, not why. It counts where no cause is known.",
+    "general": "The system refused a program something. It counts where nothing else is known.",
     "consequence": "This line is never the cause: look for what stands before it.",
     "harmless": "This line is harmless.",
 }
@@ -75,7 +76,7 @@ def _format_row(row: TroubleRow) -> Iterator[str]:
     yield from ("## Cause", "", *_wrap(row.cause), "")
     if row.fix:
         yield from ("## What to do", "", *_wrap(row.fix), "")
-    if row.kind in ("fault", "symptom"):
+    if row.kind in ("fault", "symptom", "general"):
         yield from (f"How sure it is: {_SURE[row.confidence]}.", "")
     effects = sorted(list_effects(row.leads_to))
     if effects:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["fault", "symptom", "consequence", "harmless"]
+Kind = Literal["fault", "symptom", "general", "consequence", "harmless"]
 Confidence = Literal["certain", "likely", "possible"]
 Effect = Literal[
     "hardware_error",
@@ -68,12 +68,15 @@ class Trouble:
     """A row: `match` finds its line, and the other expressions say what must stand elsewhere.
 
     `kind`: a fault is a root cause. A symptom tells what happened and not why, and counts where no
-    cause is known. A consequence is no cause; where nothing else is known, one with a `fix` says
-    what ended and where the cause stands. A harmless line is one that people fear.
+    cause is known. A general line is what the system refused a program, and counts where neither
+    is known and no engine answered later. A consequence is no cause; where nothing else is known,
+    one with a `fix` says what ended and where the cause stands. A harmless line is one that people
+    fear.
     `after`, `not_after`: a line that stands, and one that does not, at most `within` lines before.
     `also`, `unless`: lines that must, and must not, stand anywhere. `times`: so many lines that
     match, within `within` lines.
     `effect`: as what another trouble may have caused this one. `leads_to`: effects that follow.
+    `same`: a group: where this row and its cause both name one, they name the same.
     `cause` and `fix` take the text of a group where they have its name: <name>; `unknown` has what
     stands there for a group that matched nothing.
     """
@@ -92,6 +95,7 @@ class Trouble:
     times: int = 1
     effect: Effect | None = None
     leads_to: tuple[Effect, ...] = ()
+    same: str | None = None
     confidence: Confidence = "likely"
     unknown: dict[str, str] = field(default_factory=dict)
 

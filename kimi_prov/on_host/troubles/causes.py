@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FOLLOWS_S = 1800
 _LATE_S = 15
 _LATE_LINES = 60
-_RANKS = {"fault": 0, "symptom": 1}
+_RANKS = {"fault": 0, "symptom": 1, "general": 2}
 _CONFIDENCES = ("certain", "likely", "possible")
 _NAME = re.compile(r"<([a-z_]+)>")
 _MAX_VALUE = 120
@@ -77,7 +77,7 @@ def find_causes(scanner: Scanner) -> Diagnosis:
         if root is not hit and id(root) in causes:
             causes[id(root)].followed_by.append(hit)
     kept = _drop_vague([one for one in causes.values() if not _is_arrived(one)])
-    kept = kept or _tell_an_end(troubles, scanner)
+    kept = _drop_general(kept) or _tell_an_end(troubles, scanner)
     effects = {effect for cause in kept for effect in _list_effects(cause.hit)}
     return Diagnosis(
         sorted(kept, key=_rank),
@@ -101,11 +101,27 @@ def _find_explanation(hit: Hit, troubles: list[Hit]) -> Hit | None:
         other
         for other in troubles
         if other is not hit
+        # What the system refused may be told in place of an end, and explains no more than that.
+        and (other.row.kind != "general" or hit.row.kind == "consequence")
         and hit.row.effect in list_effects(other.row.leads_to)
         and _is_before(other, hit)
+        and not _is_of_another(hit, other)
         and not (_is_cause_of(hit, other) and _is_first(hit, other))
     ]
     return max(able, key=lambda other: (-_get_rank(other), _start(other)), default=None)
+
+
+def _is_of_another(hit: Hit, other: Hit) -> bool:
+    """Whether both name a thing that has to be the same, and name different ones."""
+    ours, theirs = (
+        {_shorten(v) for name, v in one.named if name == hit.row.same} for one in (hit, other)
+    )
+    return bool(ours and theirs) and not ours & theirs
+
+
+def _shorten(device: str) -> str:
+    """Return a PCI address without its domain and function, which messages write in many ways."""
+    return device.lower().partition(".")[0][-5:]
 
 
 def _is_cause_of(one: Hit, other: Hit) -> bool:
@@ -119,7 +135,7 @@ def _is_first(one: Hit, other: Hit) -> bool:
 
 
 def _get_rank(hit: Hit) -> int:
-    return _RANKS.get(hit.row.kind, 2)
+    return _RANKS.get(hit.row.kind, len(_RANKS))
 
 
 def _start(hit: Hit) -> int:
@@ -151,10 +167,22 @@ def _find_root(hit: Hit, explained: dict[int, Hit | None]) -> Hit:
 
 def _drop_vague(causes: list[Cause]) -> list[Cause]:
     """Leave symptoms out where a cause is known that may have brought them at another time."""
-    effects = {e for one in causes if one.hit.row.kind == "fault" for e in _list_effects(one.hit)}
+    faults = [one.hit for one in causes if one.hit.row.kind == "fault"]
     return [
-        one for one in causes if one.hit.row.kind == "fault" or one.hit.row.effect not in effects
+        one
+        for one in causes
+        if one.hit.row.kind != "symptom" or not any(_may_bring(hit, one.hit) for hit in faults)
     ]
+
+
+def _may_bring(fault: Hit, symptom: Hit) -> bool:
+    return symptom.row.effect in _list_effects(fault) and not _is_of_another(symptom, fault)
+
+
+def _drop_general(causes: list[Cause]) -> list[Cause]:
+    """Leave out what the system refused, where more is known or an engine answered later."""
+    known = [one for one in causes if one.hit.row.kind != "general"]
+    return known or [one for one in causes if not one.over_at_line]
 
 
 def _is_arrived(cause: Cause) -> bool:

@@ -28,7 +28,10 @@ _MAX_KEYS = 100_000
 _KEPT = 6
 # A harmless line is told once; so many are counted.
 _MAX_HARMLESS = 50
+_COLOUR = re.compile(rb"\x1b\[[0-9;:]*m")
 _AROUND = 5
+# The GPUs of a machine, and more.
+_MAX_NAMED = 64
 _MAX_TEXT = 400
 # An engine that answers again: its own words, those of our units, or a request that was answered.
 _READY = (
@@ -76,6 +79,7 @@ class Hit:
     last: deque[Occurrence] = field(default_factory=lambda: deque(maxlen=_KEPT))
     count: int = 0
     values: dict[str, str] = field(default_factory=dict)
+    named: set[tuple[str, str]] = field(default_factory=set)
     beside: list[Occurrence] = field(default_factory=list)
 
     def add(self, line: Occurrence, match: re.Match[str]) -> None:
@@ -84,6 +88,8 @@ class Hit:
         for name, value in match.groupdict().items():
             if value:
                 self.values.setdefault(name, value)
+                if len(self.named) < _MAX_NAMED:
+                    self.named.add((name, value))
         if len(self.first) < _KEPT:
             self.first.append(line)
         else:
@@ -181,6 +187,8 @@ class Scanner:
 
     def _read_part(self, raw: bytes) -> None:
         self._order += 1
+        # Colours may begin in the middle of what is looked for.
+        raw = _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
         low = raw.lower()
         patterns, ready, error = self._patterns.find_candidates(low)
         error = error and self.first_error is None

@@ -46,7 +46,7 @@ def is_told_alone(row: TroubleRow) -> bool:
     """Whether the row's log is told as this trouble and no other."""
     found, hit = diagnose(row.log)
     causes = [cause.hit.row.id for cause in found.causes]
-    if row.kind in ("fault", "symptom"):
+    if row.kind in ("fault", "symptom", "general"):
         return causes == [row.id]
     if row.kind == "harmless":
         return (causes, [one.row.id for one in found.harmless]) == ([], [row.id])
@@ -89,7 +89,7 @@ def test_what_stands_for_a_value_is_a_value_of_a_line(rows: list[TroubleRow]) ->
 
 @of_a_product
 def test_a_row_that_is_told_says_what_to_do(rows: list[TroubleRow]) -> None:
-    told = [row for row in rows if row.kind in ("fault", "symptom")]
+    told = [row for row in rows if row.kind in ("fault", "symptom", "general")]
     assert [row.id for row in told if not row.fix] == []
     assert [row.id for row in rows if len(row.title) > 90] == []
     assert [row.id for row in rows if not re.fullmatch(r"diagnose\.[a-z0-9_]+", row.id)] == []

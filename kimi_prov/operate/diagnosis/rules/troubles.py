@@ -42,6 +42,8 @@ def find_troubles(evidence: Evidence, rows: Iterable[TroubleRow]) -> list[Diagno
     return [
         _build_finding(cause, evidence, lines, sources[cause.hit.row.id])
         for cause in find_causes(scanner).causes
+        # A whole machine's journals have many refusals that are nobody's trouble.
+        if cause.hit.row.kind != "general"
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kimi_prov.contract.troubles import Effect, Kind, Trouble
 from kimi_prov.on_host.troubles.causes import Diagnosis, find_causes
 from kimi_prov.on_host.troubles.scan import Patterns, Scanner
@@ -36,7 +38,8 @@ ENGINE = row("engine_gone", "consequence", "engine_end", "engine_end")
 WORKER = row("worker_gone", "consequence", "worker_end", "engine_end", fix="Read before it.")
 NETWORK = row("network_gone", "fault", "network_error", "network_error")
 DOWNLOAD = row("file_late", "symptom", "download_error", "load_error")
-ALL = (DOWNLOAD, GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, WORKER, NETWORK)
+REFUSED = row("path_refused", "general", None, "worker_end")
+ALL = (REFUSED, DOWNLOAD, GPU, FOLLOW_UP, HANG, SHORT_WAIT, ENGINE, WORKER, NETWORK)
 
 
 def diagnose(*logs: str) -> Diagnosis:
@@ -130,3 +133,25 @@ def test_a_file_that_came_late_is_no_cause_where_the_engine_answered_afterwards(
 def test_a_file_that_ended_the_engine_is_a_cause_though_a_later_start_went_well() -> None:
     found = diagnose("file_late happened\nengine_gone happened\nApplication startup complete.\n")
     assert told(found) == {"file_late": ["engine_gone"]}
+
+
+def test_what_the_system_refused_counts_where_nothing_else_is_known() -> None:
+    refused = "path_refused happened\nworker_gone happened"
+    assert told(diagnose(refused)) == {"path_refused": ["worker_gone"]}
+    assert set(told(diagnose(refused + "\nnetwork_gone happened"))) == {"network_gone"}
+    assert set(told(diagnose(refused + "\nwaiting_long happened"))) == {"waiting_long"}
+    assert told(diagnose("path_refused happened\nApplication startup complete.")) == {}
+
+
+def test_a_trouble_of_one_device_follows_from_no_other_device() -> None:
+    start = replace(row("start_failed", "symptom", "xid_follow_up"), same="value")
+
+    def tell(device: str) -> dict[str, list[str]]:
+        scanner = Scanner(Patterns([GPU, start]))
+        scanner.begin("kernel.log")
+        scanner.read(b"gpu_memory_bad happened with 07")
+        scanner.read(f"start_failed happened with {device}".encode())
+        return told(find_causes(scanner))
+
+    assert tell("07") == {"gpu_memory_bad": ["start_failed"]}
+    assert tell("0a") == {"gpu_memory_bad": [], "start_failed": []}
