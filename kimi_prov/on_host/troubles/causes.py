@@ -182,7 +182,13 @@ def _may_bring(fault: Hit, symptom: Hit) -> bool:
 def _drop_general(causes: list[Cause]) -> list[Cause]:
     """Leave out what the system refused, where more is known or an engine answered later."""
     known = [one for one in causes if one.hit.row.kind != "general"]
-    return known or [one for one in causes if not one.over_at_line]
+    refused = [one for one in causes if one.hit.row.kind == "general" and not one.over_at_line]
+    surest = min((_rank_confidence(one) for one in refused), default=0)
+    return known or [one for one in refused if _rank_confidence(one) == surest]
+
+
+def _rank_confidence(cause: Cause) -> int:
+    return _CONFIDENCES.index(cause.hit.row.confidence)
 
 
 def _is_arrived(cause: Cause) -> bool:
@@ -206,8 +212,7 @@ def _find_recovery(hit: Hit, scanner: Scanner) -> int:
 
 
 def _rank(cause: Cause) -> tuple[int, int, int]:
-    row = cause.hit.row
-    return _get_rank(cause.hit), _CONFIDENCES.index(row.confidence), _start(cause.hit)
+    return _get_rank(cause.hit), _rank_confidence(cause), _start(cause.hit)
 
 
 def _fill(text: str, hit: Hit) -> str:
