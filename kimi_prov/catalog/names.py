@@ -461,8 +461,8 @@ def match_gpu(
 
 
 def _join_letters(text: str) -> str:
-    """Return a name in one word: a cluster's name for its cards is rtxpro6000."""
-    return re.sub(r"[^a-z0-9]", "", text[:_MAX_LENGTH].lower())
+    """Return a name in one word, without a size: a cluster's name for its cards is rtxpro6000."""
+    return re.sub(r"[^a-z0-9]", "", _drop_size(text[:_MAX_LENGTH]))
 
 
 def _match(

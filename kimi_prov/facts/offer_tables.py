@@ -31,7 +31,9 @@ _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ),
     (
         "note",
-        re.compile(r"(?:notes?|rationale|comments?|remarks?|reason|why|bemerkung\w*|\u5907\u6ce8)"),
+        re.compile(
+            r"(?:notes?|rationale|comments?|remarks?|reason|why.*|bemerkung\w*|\u5907\u6ce8)"
+        ),
     ),
 )
 _PARTS = (

@@ -58,10 +58,13 @@ _LABELS = (
         "price",
         re.compile(r"price|\btotal\b|\bcost\b|\brent\b|\bquote\b|\bpreis\b|\bprix\b|\bprecio\b"),
     ),
-    ("name", re.compile(r"^(?:name|system|model|server|product|machine|config\w*)$")),
+    (
+        "name",
+        re.compile(r"^(?:name|system|model|server|product|machine|config\w*|\u670d\u52a1\u5668)$"),
+    ),
 )
 _OTHER_LABEL = re.compile(
-    r"psu|power|netzteil|alimentation|chassis|warranty|mother|main.?board|cooling|support|rail|raid"
+    r"psu|power|\u7535\u6e90|netzteil|alimentation|chassis|warranty|mother|main.?board|cooling|support|rail|raid"
 )
 _CPU = re.compile(
     r"\b(?:xeon|epyc|threadripper|ryzen|core i\d|core ultra"
@@ -74,6 +77,7 @@ _GPU = re.compile(
     r"|(?:\b|(?<=\dx))[2-5]0[6-9]0(?: ?ti)?\b",
     re.IGNORECASE,
 )
+_GPU_MEMORY = re.compile(r"\b(?:gpu|video|graphics) (?:memory|ram)\b|\bvram\b", re.IGNORECASE)
 _FAMILY = re.compile(r"\b(?:rtx|geforce|quadro)\b", re.IGNORECASE)
 _BARE_RTX = re.compile(r"[2-5]0[6-9]0\b")
 _MEMORY = re.compile(r"\b(?:lp)?ddr\d|dimm|\bram\b|\bmemory\b|\becc\b|\bpc[45]-", re.IGNORECASE)
@@ -101,6 +105,16 @@ _COUNT = re.compile(
 )
 # French writes "Go" and "To" for GB and TB.
 _FRENCH = re.compile(r"(\d ?)([GT])o\b")
+# Chinese has a word for what is counted: chips, modules, cards, and writes prices in 10,000s.
+_CHINESE_PRICE = re.compile(r"\s*[,\uff0c]?\s*\d[\d.]*\u4e07\u5143?")
+_CHINESE_COUNT = re.compile(r"(\d{1,3}) ?[\u9897\u6761\u5757\u5f20\u7247\u6839\u4e2a]")
+_CHINESE = {
+    "\u82f1\u7279\u5c14": "Intel",
+    "\u81f3\u5f3a": " Xeon",
+    "\u603b\u5185\u5b58": " total memory",
+    "\u7684\u5185\u5b58": " memory",
+    "\uff0c": ", ",
+}
 _THOUSANDS = re.compile(r"(\d+(?:\.\d+)?)k\b", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>]+\s+|\d{1,2}[.)]\s+(?!\d))")
 _CELLS = re.compile(r"\s*(?:\||\t)\s*")
@@ -188,6 +202,9 @@ def read_offer(text: str, catalogue: Catalogue, name: str) -> Offer:
 def _clean(line: str) -> str:
     columns = line if "|" in line else _COLUMNS.sub(" | ", line.strip())
     columns = _FRENCH.sub(r"\1\2B", columns)
+    columns = _CHINESE_COUNT.sub(r"\1x ", _CHINESE_PRICE.sub("", columns))
+    for word, meaning in _CHINESE.items():
+        columns = columns.replace(word, meaning)
     return clean_text.clean_line(columns)[: seller_words.MAX_LENGTH].strip()
 
 
@@ -320,6 +337,8 @@ def _split_label(line: str) -> tuple[str | None, str]:
     words, rest = _NODE_LABEL.sub("", match[1].lower()), line[match.end() :]
     if _OTHER_LABEL.search(words):
         return "other", rest
+    if re.search(r"[/&+]|\band\b", words) and sum(bool(p.search(words)) for _, p in _LABELS) > 1:
+        return None, rest  # "CPU/RAM": what is which shows behind it
     return next(((part, rest) for part, pattern in _LABELS if pattern.search(words)), (None, rest))
 
 
@@ -339,10 +358,12 @@ def _classify(phrase: str) -> str | None:
         return "price"
     if _CPU.search(phrase):
         return "cpu"
-    if _GPU.search(phrase) and re.search(r"\d", phrase) and not _DISK.search(phrase):
+    named = _GPU.search(_GPU_MEMORY.sub(" ", phrase))
+    if named and re.search(r"\d", phrase) and not _DISK.search(phrase):
         return "gpus"
     sized = re.search(r"\d ?[gt]i?b?\b", phrase, re.IGNORECASE)
-    tests = (("memory", _MEMORY, sized), ("disks", _DISK, sized), ("nics", _NIC, True))
+    own = sized and not _GPU_MEMORY.search(phrase)
+    tests = (("memory", _MEMORY, own), ("disks", _DISK, sized), ("nics", _NIC, True))
     for part, pattern, is_given in tests:
         if is_given and pattern.search(phrase):
             return part
@@ -368,7 +389,7 @@ def _split_part(phrase: str, name: re.Pattern[str]) -> tuple[int | None, str]:
 def _read_cpu(phrase: str, catalogue: Catalogue, offer: Offer) -> bool:
     if offer.has_chip:
         return True
-    many, model = _split_part(phrase, _CPU)
+    many, model = _split_part(re.sub(r"\((?:R|TM)\)|[\u00ae\u2122]", "", phrase), _CPU)
     row = catalogue.match_cpu(model)
     named = _CPU.search(model)
     if row is None and named:

@@ -41,15 +41,17 @@ _LANES = re.compile(r"\b(?:pci-?e|gen)\W*\d?(?:\.0)? ?x\d{1,2}\b", re.IGNORECASE
 
 # A number with a unit of size; "GB/s" and "Gbit" are speeds.
 _SIZE = re.compile(
-    r"(?:(?<![\w.])|(?<=\d[x\u00d7]))(\d[\d.,']*)\s*(pb|tb|tib|gb|gib|t|g)(?![\w/])(?!\s*/\s*s)",
+    r"(?:(?<![\w.])(?<!gpu-)|(?<=\d[x\u00d7]))(\d[\d.,']*)\s*(pb|tb|tib|gb|gib|t|g)(?![\w/])(?!\s*/\s*s)",
     re.IGNORECASE,
 )
+# What of a machine's memory is free now.
+_AVAILABLE = re.compile(r"[/,(]?\s*\d[\d.,]*\s*[gt]i?b (?:available|free|used)\b\)?", re.IGNORECASE)
 # Two digits behind a comma are decimals: thousands come in threes.
 _COMMA_DECIMALS = re.compile(r"^(\d{1,4}),(\d{1,2})$")
 _UNITS = {"g": 0, "t": 1, "p": 2}
 _MODULES_BEFORE = re.compile(
     r"(?<![\w.\-])\(?(\d{1,3})\)?\s*(?:[x\u00d7*]|pcs\.?|pieces|units?|dimms?|modules?|sticks?)?"
-    r"\s*(?:of\s*)?$|(?<![\w.\-])(\d{1,3})\s*[x\u00d7]\s+(?:[a-z][\w.-]*\s+){1,3}$"
+    r"\s*(?:of\s*)?$|(?<![\w.\-])(\d{1,3})\s*[x\u00d7]\s+(?:(?:[a-z]|\d{4}\b)[\w.-]*\s+){1,3}$"
     r"|\bqty\.?[: ]*(\d{1,3})[, ]*$",
     re.IGNORECASE,
 )
@@ -62,6 +64,7 @@ _TYPE = re.compile(r"\b(lpddr[45]x?|ddr[2-6])", re.IGNORECASE)
 _MULTIPLEXED = re.compile(r"\bmc?r[ -]?dimms?\b", re.IGNORECASE)
 _SPEED = re.compile(
     r"\bddr[2-6][ -]*(\d{4,5})\b|\bpc[345]l?[ -](\d{4,5})\w?\b|\b(\d{4,5})\s*(?:mt/?s?|mhz)\b"
+    r"|\b(?:mc?)?rdimms?[ -](\d{4,5})\b"
     r"|(?<![\w.,-])(\d{4,5})(?![\w.,]|\s*(?:gb|tb|gib|tib)\b)",
     re.IGNORECASE,
 )
@@ -157,7 +160,7 @@ def parse_memory(text: str) -> Part:
     Sizes are GB as sold (64 means 64 GiB). `per_socket` is there where the text counts the modules
     of one socket. Raises SellerWordsError.
     """
-    text = text[:MAX_LENGTH]
+    text = _AVAILABLE.sub(" ", text[:MAX_LENGTH])
     sizes = list(_find_sizes(text, tera=1024))
     if not sizes:
         raise SellerWordsError("no size with a unit")

@@ -95,6 +95,7 @@ WORDS = {
     "rocminfo": "rocminfo",
     "ggml": "a log of llama.cpp",
     "ilo": "a list of iLO",
+    "lshw": "lshw",
     "os_line": "the OS of a report",
 }
 # The file of a recording that an output is as it stands.
@@ -116,7 +117,7 @@ KINDS_OF_FILES = {file: kind for kind, file in _FILES.items()} | {
 
 
 # Answers that come in parts.
-_JOINED = frozenset({"report", "rocm", "inxi", "modules", "scontrol", "rocminfo"})
+_JOINED = frozenset({"report", "rocm", "inxi", "modules", "scontrol", "rocminfo", "lshw"})
 
 
 @dataclass
@@ -204,6 +205,13 @@ def _read_list(collected: Collected, row: Section) -> bool:
     return collected.keep_gpus(gpus.parse_list(row.text))
 
 
+def _read_topology(collected: Collected, row: Section) -> bool:
+    if not collected.gpus:
+        collected.gpus = gpus.count_topology(row.text)
+        collected.skipped += ["nvidia-smi topo -m tells how many GPUs, and not which"]
+    return collected.keep(gpus.normalise_topology(row.text))
+
+
 def _read_report(collected: Collected, row: Section) -> bool:
     report = reports.parse_report(row.text)
     collected.skipped += report.notes
@@ -280,13 +288,20 @@ def _read_slurm(collected: Collected, row: Section) -> bool:
     return collected.keep(described.texts) or held
 
 
+def _get_object(row: Section) -> dict[str, object]:
+    """Return a document, or the first of a list."""
+    document = row.document[0] if isinstance(row.document, list) else row.document
+    return document if isinstance(document, dict) else {}
+
+
 _LISTED: dict[str, Callable[[Section], inventories.Listed]] = {
-    "ansible": lambda row: inventories.read_ansible(row.document),
+    "ansible": lambda row: inventories.read_ansible(_get_object(row)),
     "kube_node": lambda row: inventories.parse_node(row.text),
-    "kube_json": lambda row: inventories.read_node(row.document),
+    "kube_json": lambda row: inventories.read_node(_get_object(row)),
     "rocminfo": lambda row: inventories.parse_rocminfo(row.text),
     "ggml": lambda row: inventories.parse_ggml(row.text),
     "ilo": lambda row: inventories.parse_ilo(row.text),
+    "lshw": lambda row: inventories.parse_lshw(row.text),
     "os_line": lambda row: inventories.parse_system(row.text.splitlines()[0]),
 }
 
@@ -349,7 +364,7 @@ _READERS: dict[str, Callable[[Collected, Section], bool]] = {
     "monitor": lambda collected, row: collected.keep_gpus(reports.parse_monitor(row.document)),
     "report": _read_report,
     "habana": _read_habana,
-    "topology": lambda collected, row: collected.keep(gpus.normalise_topology(row.text)),
+    "topology": _read_topology,
     "amd_static": lambda collected, row: collected.keep_gpus(amd.parse_static(row.text)),
     "amd_table": lambda collected, row: collected.keep_gpus(amd.parse_overview(row.text)),
     "rocm": lambda collected, row: collected.keep_gpus(amd.parse_rocm(row.text)),

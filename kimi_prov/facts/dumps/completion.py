@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _TELL_GPUS = frozenset(
     ("xml", "csv", "rows", "query", "table", "list", "topology", "no_gpu", "lspci", "rocm",
      "rocm_json", "amd_static", "amd_table", "pci.txt", "nvidia-smi-nvlink-s.txt", "monitor",
-     "habana", "scontrol", "slurm_json", "sinfo", "kube_node", "kube_json", "rocminfo", "ggml")
+     "habana", "scontrol", "slurm_json", "sinfo", "kube_node", "kube_json", "rocminfo", "ggml",
+     "lshw")
 )  # fmt: skip
 _GRACE = re.compile(r"\bG[HB](\d)00\b")
 # The memory of a Grace processor in GiB, of which a GB machine has one for two GPUs.

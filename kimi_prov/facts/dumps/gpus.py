@@ -171,6 +171,12 @@ def write_columns(rows: list[Row]) -> str:
     return stream.getvalue()
 
 
+def count_topology(text: str) -> list[Row]:
+    """Return a row without a name for each GPU of the matrix."""
+    many = len(set(re.findall(r"^GPU(\d{1,2})[ \t]", text, re.MULTILINE)))
+    return [{"index": str(n), "name": "a GPU of no name"} for n in range(min(many, _MAX_GPUS))]
+
+
 def normalise_topology(text: str) -> dict[str, str]:
     """Return `nvidia-smi topo -m` with tabs: a terminal shows blanks in their position."""
     lines = [line.rstrip() for line in clean_block(text).splitlines()]

@@ -99,9 +99,9 @@ def parse_node(text: str) -> Listed:
     result = Listed()
     capacity = _CAPACITY.search(text)
     amounts = dict(re.findall(r"([\w./-]+): +(\w+)", capacity[1])) if capacity else {}
-    arch = re.search(r"^\s+Architecture: +(\w+)", text, re.MULTILINE)
-    kernel = re.search(r"^\s+Kernel Version: +(\S+)", text, re.MULTILINE)
-    system = re.search(r"^\s+OS Image: +(\S.*)$", text, re.MULTILINE)
+    arch = re.search(r"^[ \t]+Architecture: +(\w+)", text, re.MULTILINE)
+    kernel = re.search(r"^[ \t]+Kernel Version: +(\S+)", text, re.MULTILINE)
+    system = re.search(r"^[ \t]+OS Image: +(\S.*)$", text, re.MULTILINE)
     result.arch = _ARCHES.get(arch[1], arch[1]) if arch else None
     result.kernel = kernel[1] if kernel else None
     result.texts |= describe_system(system[1]) if system else {}
@@ -167,9 +167,11 @@ def parse_rocminfo(text: str) -> Listed:
     result = Listed()
     names: list[str] = []
     sizes = []
-    for agent in re.split(r"(?m)^\s*Agent \d{1,3}\s*$", text)[1:]:
-        fields = dict(re.findall(r"^\s*([\w ]+?): +(\S[^\n]*?)\s*$", agent, re.MULTILINE)[::-1])
-        pool = re.search(r"^\s*Size: +(\d{4,12})\(", agent, re.MULTILINE)
+    for agent in re.split(r"(?m)^[ \t]*Agent \d{1,3}[ \t]*$", text)[1:]:
+        fields = dict(
+            re.findall(r"^[ \t]*([\w ]+?): +(\S[^\n]*?)[ \t]*$", agent, re.MULTILINE)[::-1]
+        )
+        pool = re.search(r"^[ \t]*Size: +(\d{4,12})\(", agent, re.MULTILINE)
         name = fields.get("Marketing Name") or fields.get("Name", "")
         size = int(pool[1]) if pool else 0
         if fields.get("Device Type") == "CPU":
@@ -208,3 +210,34 @@ def parse_ilo(text: str) -> Listed:
         return Listed()
     memory = f"MemTotal: {total << 20} kB"
     return Listed({"dmidecode.txt": "\n\n".join(blocks), "meminfo.txt": memory})
+
+
+def parse_lshw(text: str) -> Listed:
+    """Read lshw: processors, the machine's memory, and GPUs by what stands in brackets."""
+    result = Listed()
+    cpus, cores, threads = [], 0, 0
+    for block in re.split(r"(?m)^(?=[ \t]*\*-)", text):
+        fields = dict(
+            re.findall(r"^[ \t]*([a-z ]+): (\S[^\n]*?)[ \t]*$", block, re.MULTILINE)[::-1]
+        )
+        kind = re.match(r"[ \t]*\*-(\w+)", block)
+        product, vendor = fields.get("product", ""), fields.get("vendor", "")
+        counts = dict(re.findall(r"\b(cores|threads)=(\d{1,4})", fields.get("configuration", "")))
+        size = re.fullmatch(r"(\d{1,7})(Ki|Mi|Gi|Ti)B", fields.get("size", ""))
+        if kind and kind[1] == "cpu" and "cores" in counts:
+            cpus.append(product)
+            cores = int(counts["cores"])
+            threads = int(counts["threads"]) if "threads" in counts else cores
+        elif kind and kind[1] == "memory" and fields.get("description") == "System Memory" and size:
+            result.texts["meminfo.txt"] = f"MemTotal: {int(size[1]) * round(_KIB[size[2]])} kB"
+        elif kind and kind[1] == "display" and "NVIDIA" in vendor and len(result.rows) < _MAX_GPUS:
+            name = re.search(r"\[([^\]\n]{2,80})\]", product)
+            row = {"index": str(len(result.rows)), "name": name[1] if name else product}
+            result.rows.append(row)
+    if cpus and cpus[0]:
+        result.texts["cpuinfo.txt"] = f"model name\t: {cpus[0]}\n"
+    places = locate_cpus(
+        sockets=len(cpus), cores=cores, threads=threads // cores if cores else None
+    )
+    result.texts |= {"lscpu_e.txt": places} if places else {}
+    return result

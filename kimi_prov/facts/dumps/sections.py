@@ -49,6 +49,7 @@ _STARTS = {
     "kube_node": r"Name: +\S+[ \t]*\n(?:Roles|Labels): ",
     "rocminfo": r"ROCk module|[ \t]*HSA Agents[ \t]*$",
     "ggml": r"(?:[^\n]{0,40}\b)?ggml_(?:cuda_init|init_cublas): found \d+ \w+ devices",
+    "lshw": r"[ \t]*\*-(?:core|firmware|cpu|memory|bank|display)(?::\d+)?(?: UNCLAIMED)?[ \t]*$",
     "ilo": r"[ \t]*Physical Memory \(\d+ DIMM\(s\) for ",
     "scontrol": r"[ \t]*NodeName=\S",
     "sinfo": r"(?=[^\n]{0,300}\bGRES\b)[ \t|]*[A-Z][A-Z_:()/+]*"
@@ -108,6 +109,7 @@ _REPEATED = frozenset(
         "os_release",
         "scontrol",
         "rocminfo",
+        "lshw",
     )
 )
 # JSON by a key of it.

@@ -108,7 +108,7 @@ def parse_sinfo(text: str) -> list[Node]:
         nodes.append(
             Node(
                 row.get("name") or "a node",
-                row["gres"],
+                row.get("gres") or "",
                 _read_memory(row.get("memory")),
                 _read_counts(*counts),
             )
@@ -142,7 +142,8 @@ def _read_counts(sockets: str | None, cores: str | None, threads: str | None) ->
 def _name_node(row: Mapping[str, object]) -> str:
     nodes = row.get("nodes")
     names = nodes.get("nodes") if isinstance(nodes, dict) else None
-    return str(row.get("name") or (names[0] if names else "a node"))
+    first = names[0] if isinstance(names, list) and names else "a node"
+    return str(row.get("name") or first)
 
 
 def _read_text(value: object) -> str:
