@@ -228,7 +228,7 @@ class DraftTrial(Row):
     gpu: str
     gpus: int
     format: str
-    engine: Literal["vllm", "sglang"]
+    engine: Literal["vllm", "sglang", "tokenspeed"]
     requests: int
     tokens: int
     input_tokens: int

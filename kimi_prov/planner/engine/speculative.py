@@ -59,7 +59,7 @@ def _list_trials(
     trials = [
         trial
         for trial in catalogue.draft_trials
-        if trial.draft == draft.name
+        if (trial.draft, trial.engine) == (draft.name, "vllm")
         and trial.load == settings.workload
         and (trial.model, trial.format) == (model.name, weights_format)
         and host.gpu is not None

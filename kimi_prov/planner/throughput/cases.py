@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
 
-Quantity = Literal["decode", "prefill", "first token", "load"]
+Quantity = Literal["decode", "prefill", "first token", "load", "draft"]
 Kind = Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
 
 # Log-spread of one reading, by the row's confidence.
@@ -26,8 +26,9 @@ def find_kind(machine: Machine, concurrency: int) -> Kind:
 class Case:
     """One speed with its model, machine and load. `value`: as measured, tokens a second or seconds.
 
-    `author`: who measured it. `group` is equal for rows of one machine and build. `end_to_end`: the
-    prompt's time is included. `prompts`: how many prompts a prefill figure counts together.
+    A draft's is how many times as many tokens a second it gave. `author`: who measured it.
+    `group` is equal for rows of one machine and build. `end_to_end`: the prompt's time is
+    included. `prompts`: how many prompts a prefill figure counts together.
     """
 
     id: str

@@ -40,8 +40,10 @@ AIMS: dict[str, float | None] = {
     "CPU": 0.20,
 }
 PREFILL_AIM = 0.30
-QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill", "first token", "load")
-_TIMES = frozenset({"first token", "load"})
+QUANTITIES: tuple[Quantity, ...] = ("decode", "prefill", "first token", "load", "draft")
+_NO_SPEEDS = frozenset({"first token", "load", "draft"})
+# A draft's gain multiplies the speed of decode.
+_DECODES = frozenset({"decode", "draft"})
 _FORMATS = {"INT4 and FP8": ("int4", "fp8"), "NVFP4": ("nvfp4",), "MXFP4": ("mxfp4",)}
 _PARTS = ("one request", "batched", "kt-kernel and vLLM", "llama.cpp", "other engines")
 
@@ -63,7 +65,7 @@ class Class:
     def aim(self) -> float | None:
         """The aim of the median error."""
         decode = AIMS.get(self.part_of or self.name)
-        return decode if decode is None or self.quantity == "decode" else PREFILL_AIM
+        return decode if decode is None or self.quantity in _DECODES else PREFILL_AIM
 
 
 @dataclass(frozen=True)
@@ -141,11 +143,11 @@ def split_into_classes(
         for name in AIMS:
             chosen = [item for item in own if classify_case(case_of(item))[0] == name]
             classes.append((Class(name, None, quantity), chosen))
-            for part in _PARTS if quantity != "load" else ():
+            for part in _PARTS if quantity not in {"load", "draft"} else ():
                 some = [item for item in chosen if classify_case(case_of(item))[1] == part]
                 classes.append((Class(part, name, quantity), some))
         classes.append((Class("all", None, quantity), own))
-    speeds = [item for item in items if case_of(item).quantity not in _TIMES]
+    speeds = [item for item in items if case_of(item).quantity not in _NO_SPEEDS]
     classes.append((Class("all", None, None), speeds))
     return [(of, chosen) for of, chosen in classes if chosen]
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.throughput import (
     calibrate,
+    draft_rows,
     first_token_rows,
     loads,
     rival,
@@ -87,6 +88,7 @@ def _make_report(options: argparse.Namespace) -> Report:
         times = rows.read_first_tokens(stored.list_row_files())
         predictions += first_token_rows.predict_from_other_authors(times, known)
         predictions += loads.predict_from_other_authors()
+        predictions += draft_rows.predict_from_other_authors(known)
         heading = "each author predicted from all the others"
     else:
         fresh, aside = rows.read_file(options.rows)

@@ -33,7 +33,7 @@ _COLOURED = 8
 # their numbers overlap.
 _LETTERING, _NEAR, _SETTLING = 14, 0.05, 40
 # A level's name: its share of the width on a wide page, and where it may begin.
-_LEVEL_WIDTH, _LEVEL_STARTS = 0.18, (0.01, 0.28, 0.55, 0.8)
+_LEVEL_WIDTH, _LEVEL_STARTS = 0.18, (0.01, 0.14, 0.2, 0.28, 0.42, 0.55, 0.68, 0.8)
 _STEADY = "non-scaling-stroke"
 # Margin of the dots of the context figure, as a share of the width.
 _EDGE = 0.07
