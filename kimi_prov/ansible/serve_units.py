@@ -108,6 +108,8 @@ def render(plan: MachinePlan, options: Options) -> Units:
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         values["gpu_files"] = protection.GPU_FILES
+        control = instance["env"].get(paths.CONTROL_VARIABLE)
+        values["control_folder"] = Path(control).parent.name if control else ""
         mark = compute_digest(parse_form(join_unit(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 

@@ -233,6 +233,10 @@ WAKING = "/run/kimi-waking"
 # How long no client has asked, by the monotonic clock.
 IDLE = "/run/kimi-idle.json"
 WAKE_SOCKET = "/run/kimi-wake.sock"
+# Where an engine that may sleep takes the order, by the variable of that name: in a folder that
+# systemd makes for its unit, and that only its user and root enter.
+CONTROL_VARIABLE = "KIMI_CONTROL_SOCKET"
+_CONTROL = "/run/kimi-serve-{index}/control.sock"
 # When the cost of this session was last stored in the bucket of the weights, and what is stored
 # there.
 SESSIONS_KEPT = "/run/kimi-sessions.json"
@@ -468,6 +472,11 @@ class Paths:
     def locate(self, name: str) -> Path:
         """Return an absolute path of the machine below this root."""
         return Path(join_root(str(self.root), name))
+
+
+def build_control_socket(index: int) -> str:
+    """Return where the engine of instance `index` takes the order to sleep or to wake."""
+    return _CONTROL.format(index=index)
 
 
 def collect_paths() -> dict[str, str]:

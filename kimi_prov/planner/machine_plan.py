@@ -24,6 +24,7 @@ from kimi_prov.planner.selection import command, engine
 from kimi_prov.planner.selection import served as kept
 from kimi_prov.planner.service import (
     certificates,
+    engine_sleep,
     lifecycle,
     metrics,
     proxy,
@@ -230,9 +231,10 @@ def _choose_layout(subject: _Subject, software: _Software, findings: Findings) -
     checkpoint = weights.resolve_source(settings, model, choice.weights_format, findings)
     places = placement.choose_placements(host, model, choice, budget, catalogue, findings)
     places = placement.choose_threads(host, settings, places)
+    budget = engine_sleep.add_to_budget(host, settings, choice, budget, findings)
     bound = placement.measure_bound_memory(host, budget, places)
     proposed = command.make_flags(settings, model, choice, budget, places[0], host.capability)
-    proposed |= speculative.make_flags(software.draft)
+    proposed |= speculative.make_flags(software.draft) | engine_sleep.make_flags(settings)
     flags = command.merge_flags(proposed, settings, names, findings)
     converted = conversion.choose_conversion(settings, model, choice, checkpoint, flags, findings)
     tmpfs = ram_disk.choose_ram_disk(
@@ -291,15 +293,13 @@ def _plan_disk(
 
 
 def _report_engine_sleep(found: _Decided, predicted: ThroughputPlan, findings: Findings) -> None:
-    layout, tmpfs = found.layout, found.layout.tmpfs
-    lifecycle.report_engine_sleep(
+    layout = found.layout
+    engine_sleep.report_gain(
         found.subject.host,
         found.subject.settings,
-        found.software.choice.engine.name,
-        (
-            layout.checkpoint.size_bytes,
-            layout.bound.total + (tmpfs.size_bytes if tmpfs.enabled else 0),
-        ),
+        found.software.choice,
+        layout.budget,
+        layout.tmpfs.size_bytes if layout.tmpfs.enabled else 0,
         (predicted["load_s"] or {}).get("expected"),
         findings,
     )
@@ -317,7 +317,11 @@ def _make_shared_sections(found: _Decided) -> _SharedSections:
         replace(
             slot,
             flags={**slot.flags, **prepared.make_flags(layout.prepared, slot.index)},
-            environment={**slot.environment, **waits},
+            environment={
+                **slot.environment,
+                **waits,
+                **engine_sleep.make_environment(settings, slot.index),
+            },
         )
         for slot in groups.make_slots(group, settings, access.backends, on_cpu=not host.gpu_bytes)
     ]

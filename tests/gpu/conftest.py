@@ -44,7 +44,7 @@ _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
 _PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
 _TOWER, _FULL, _LOADERS = "test_tower_served", "test_full_size_served", "test_loaders_served"
 _PREPARED = "test_prepared_gpus_served"
-_RESIDENT = "test_resident_served"
+_RESIDENT, _SLEEP = "test_resident_served", "test_sleep_served"
 # Folders of their reports within the other's.
 _WITHIN = {
     _PROCESSOR: "processor",
@@ -54,6 +54,7 @@ _WITHIN = {
     _FULL: "full",
     _LOADERS: "loaders",
     _PREPARED: "prepared",
+    _SLEEP: "sleep",
     _RESIDENT: "resident",
 }
 # Of a start from what was compiled: no longer than the first, and what comes before it.
@@ -67,6 +68,7 @@ _LAST = (
     "test_destroy_after_the_loaders_frees_the_gpus",
     "test_destroy_after_prepared_weights_frees_the_gpus",
     "test_destroy_after_weights_were_held_frees_the_gpus",
+    "test_destroy_after_a_sleep_frees_the_gpus",
 )
 _HOSTS = 2
 _SHARED_OUT = 2

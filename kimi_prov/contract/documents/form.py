@@ -64,4 +64,4 @@ JobName = Literal["environment", "weights", "serve", "tune", "bench", "accept"]
 KeyLimit = Literal[
     "requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day", "parallel"
 ]
-WeightsHeldIn = Literal["RAM disk", "page cache", "disk", "unknown"]
+WeightsHeldIn = Literal["RAM disk", "page cache", "disk", "host memory", "unknown"]

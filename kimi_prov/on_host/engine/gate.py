@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract import key_rules, paths
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine.control import Control
 from kimi_prov.on_host.engine.metering import Meter
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
+    from asyncio import AbstractServer
+
     from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
 _OPEN = ("/health",)
@@ -65,7 +68,9 @@ class Gate:
         """Pass the request on, or answer 401."""
         if scope["type"] != "lifespan" and is_open(scope):
             await self._app(scope, receive, _announce_counting(send))
-        elif scope["type"] == "lifespan" or self._may_pass(scope):
+        elif scope["type"] == "lifespan":
+            await self._app(scope, receive, _open_control(scope, send))
+        elif self._may_pass(scope):
             await self._app(scope, receive, send)
         else:
             await refuse(scope, send, 401, _REFUSAL)
@@ -83,6 +88,21 @@ class Gate:
             self._key = machine_key.read(self._path) or self._key
             self._read_at = (state.st_ino, state.st_mtime_ns)
         return self._key
+
+
+def _open_control(scope: Scope, send: Send) -> Send:
+    """Return a `send` that also keeps the control socket open while the engine's server runs."""
+    path = os.environ.get(paths.CONTROL_VARIABLE)
+    opened: list[AbstractServer] = []
+
+    async def opening(message: Message) -> None:
+        if path and message["type"] == "lifespan.startup.complete":
+            opened.append(await Control(path).open(scope["app"]))
+        for server in opened if message["type"].startswith("lifespan.shutdown") else ():
+            server.close()
+        await send(message)
+
+    return opening
 
 
 def _announce_counting(send: Send) -> Send:

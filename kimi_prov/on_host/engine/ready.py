@@ -25,7 +25,7 @@ from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _POLL_INTERVAL_S = 1.0
 _TIMEOUT_S = 120.0
@@ -69,12 +69,17 @@ def wait_for_weights(directory: str) -> int:
     return 0
 
 
-def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
-    """Wait until these GPUs' memory is free; on a timeout log who holds it and return 1."""
+def wait_for_gpus(
+    gpus: list[int], patience_s: float, own_mib: Mapping[str, int] | None = None
+) -> int:
+    """Wait until these GPUs' memory is free; on a timeout log who holds it and return 1.
+
+    `own_mib`: what an engine that sleeps has in use itself, by the GPU's number.
+    """
     started = time.monotonic()
     reported = ""
     while True:
-        reason = _find_gpu_users(gpus)
+        reason = _find_gpu_users(gpus, own_mib or {})
         if reason is None:
             return 0
         if reason != reported:
@@ -90,14 +95,32 @@ def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
         time.sleep(_POLL_INTERVAL_S)
 
 
-def _find_gpu_users(gpus: list[int]) -> str | None:
-    """Return what keeps the GPUs' memory in use; None where it is free."""
+def read_used_mib() -> dict[str, int] | None:
+    """Read the MiB in use on each GPU, by its number; None where nvidia-smi does not answer."""
+    used = _read_gpus()
+    if used is None:
+        return None
+    return {str(n): int(row[2]) for n, row in used.items() if row[2].isdigit()}
+
+
+def _read_gpus() -> dict[int, list[str]] | None:
+    """Read number, UUID and MiB in use of each GPU."""
     table = _run_nvidia_smi("--query-gpu=index,uuid,memory.used")
     rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
     used = {int(row[0]): row for row in rows if len(row) == 3 and row[0].isdigit()}
-    if table is None or not set(gpus) <= set(used):
+    return None if table is None else used
+
+
+def _find_gpu_users(gpus: list[int], own_mib: Mapping[str, int]) -> str | None:
+    """Return what keeps the GPUs' memory in use; None where it is free."""
+    used = _read_gpus()
+    if used is None or not set(gpus) <= set(used):
         return "nvidia-smi does not answer for all of them"
-    full = [n for n in gpus if used[n][2].isdigit() and int(used[n][2]) > _MIN_HELD_MIB]
+    full = [
+        n
+        for n in gpus
+        if used[n][2].isdigit() and int(used[n][2]) > _MIN_HELD_MIB + own_mib.get(str(n), 0)
+    ]
     if not full:
         return None
     holders = _list_gpu_processes()

@@ -21,6 +21,7 @@ import re
 import shutil
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ from kimi_prov.contract.unit_comparison import (
     read_digest,
 )
 from kimi_prov.on_host.endpoint import haproxy, stop_state
-from kimi_prov.on_host.system import files, machine_key, started
+from kimi_prov.on_host.engine import engine_sleep
+from kimi_prov.on_host.system import files, machine_key, plans, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
@@ -71,9 +73,16 @@ def main(argv: list[str]) -> int:
     check = "--check" in argv
     hold = os.path.exists(paths.SWITCH) and not check
     places = started.UnitPaths()
+    state = paths.Paths(places.root)
+    rest = stop_state.read(state)
     if not check and not hold:
         allow_start(places)
-    return answer(ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold))
+    done = ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold)
+    plan = plans.read_machine_plan(state.plan)
+    if plan and not check and not hold and engine_sleep.is_engine_asleep(rest):
+        engine_sleep.wake_or_stop(state, plan, rest, partial(print, file=sys.stderr))
+        _start_units([], list(wanted["drop_ins"]), [])
+    return answer(done)
 
 
 def allow_start(places: started.UnitPaths) -> None:

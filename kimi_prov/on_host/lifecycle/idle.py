@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Variables of the proxy's process: the last request of a client, and of verify.
 USED, OWN = "proc.used", "proc.own"
-STOP, POWEROFF, HOOK = "stop", "poweroff", "hook"
+STOP, SLEEP, POWEROFF, HOOK = "stop", "sleep", "poweroff", "hook"
 HOOK_SCHEMA = "kimi-prov/idle-hook/v1"
 # A verify run sends one request after the other, with less than this between two.
 _VERIFY_S = 120.0

@@ -33,6 +33,7 @@ from kimi_prov.contract.durations import describe_duration, format_duration
 from kimi_prov.contract.errors import NOT_APPLIED, HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining, haproxy, smoke_test, stop_log, stop_state
+from kimi_prov.on_host.engine import engine_sleep
 from kimi_prov.on_host.lifecycle import idle, savings, session_history, starts, status
 from kimi_prov.on_host.system import apply_lock, files, group_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
@@ -269,9 +270,9 @@ def _build_sleep_state(plan: MachinePlan, job: Mapping[str, Any]) -> dict[str, A
     return stop_state.build_state(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
 
-def _describe_end(job: Mapping[str, Any]) -> str:
+def _describe_end(over: object) -> str:
     """Write to the history of sessions why a session ends."""
-    return "its budget was used up" if job.get("over") else "nobody asked"
+    return "its budget was used up" if over else "nobody asked"
 
 
 def _power_off(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
@@ -279,7 +280,7 @@ def _power_off(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Te
     starts.record_start(paths, plan)
     try:
         draining.drain(paths, float(job["drain_s"]))
-        session_history.save_end(paths, plan, _describe_end(job), tell)
+        session_history.save_end(paths, plan, _describe_end(job.get("over")), tell)
         tell("switching the machine off")
         stop_log.record_power_off(paths, stop_state.build_state(stop_state.OFF, "nobody asked"))
         units.run_systemctl("poweroff")
@@ -303,7 +304,7 @@ def _run_hook(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tel
         except OSError as error:
             unmarked = error
         draining.drain(paths, float(job["drain_s"]), handed=False)
-        session_history.save_end(paths, plan, _describe_end(job), tell)
+        session_history.save_end(paths, plan, _describe_end(job.get("over")), tell)
         idle.run_hook(plan, str(idle.get_planned(plan)["hook"]), tell)
         if unmarked:
             raise unmarked
@@ -316,7 +317,30 @@ def _run_hook(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tel
     return _run_stop(paths, plan, job, tell)
 
 
-_RESTS = {idle.STOP: _put_to_sleep, idle.POWEROFF: _power_off, idle.HOOK: _run_hook}
+def _put_engines_to_sleep(
+    paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell
+) -> str:
+    """Have the engines sleep in place of ending them; where one cannot, serve again."""
+    if job.get("over"):
+        return _put_to_sleep(paths, plan, job, tell)
+    stop_state.write(paths, _build_sleep_state(plan, job))
+    try:
+        draining.drain(paths, float(job["drain_s"]), handed=False)
+        starts.record_start(paths, plan)
+        held = engine_sleep.put_to_sleep(paths, plan, tell)
+        stop_state.write(paths, {**stop_state.read(paths), engine_sleep.HELD: held})
+    except (HostError, OSError):
+        stop_state.clear(paths, rest=False)
+        raise
+    return "asleep: the weights are in host memory"
+
+
+_RESTS = {
+    idle.STOP: _put_to_sleep,
+    idle.SLEEP: _put_engines_to_sleep,
+    idle.POWEROFF: _power_off,
+    idle.HOOK: _run_hook,
+}
 
 
 # --- start -------------------------------------------------------------------------------------
@@ -338,6 +362,8 @@ def start(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     if not was and up_now and not waits:
         return {"was": "serving", "expected": None, **limit}
     found = starts.begin(paths, plan, str(request.get("by") or "start"))
+    if engine_sleep.is_engine_asleep(was):
+        engine_sleep.wake_or_stop(paths, plan, was, partial(print, file=sys.stderr))
     stop_state.clear(paths)
     start_units(paths, plan)
     return {
@@ -391,7 +417,7 @@ def restart(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     return {
         "together": False,
         "instances": count,
-        "expected": starts.estimate_start(paths, plan, starts.find_weights_place(plan)),
+        "expected": starts.estimate_start(paths, plan, starts.find_weights_place(plan, {})),
         "timeout_s": count * (limit_s + drain_s + _STOP_LIMIT_S),
         **launch(paths, job),
     }

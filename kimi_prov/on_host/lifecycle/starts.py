@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import format_duration
+from kimi_prov.on_host.endpoint import stop_state
+from kimi_prov.on_host.engine import engine_sleep
 from kimi_prov.on_host.system import files, page_cache, units
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ SCHEMA = "kimi-prov/starts/v1"
 RAM_DISK: Final = "RAM disk"
 PAGE_CACHE: Final = "page cache"
 DISK: Final = "disk"
+# Of an engine that sleeps.
+HOST_MEMORY: Final = "host memory"
 UNKNOWN: Final = "unknown"
 _MAX_STARTS = 50
 _LAST = 3
@@ -52,7 +56,7 @@ def read_starts(paths: Paths) -> list[MeasuredStart]:
 
 def begin(paths: Paths, plan: MachinePlan, by: str) -> BegunStart:
     """Record that a start is requested now; return what it will take (`expected`)."""
-    held = find_weights_place(plan)
+    held = find_weights_place(plan, stop_state.read(paths))
     begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
     files.write_json(str(paths.begun), begun, durable=False, mode=0o600)
     return {"held": held, "expected": estimate_start(paths, plan, held)}
@@ -80,11 +84,35 @@ def record_start(
         return known
     if first_token_s is not None:
         known["first_token_s"] = first_token_s
-    document = {"schema": SCHEMA, "starts": rows[-_MAX_STARTS:]}
+    _store(paths, rows)
+    return known
+
+
+def record_wake(paths: Paths, plan: MachinePlan, seconds: float) -> MeasuredStart:
+    """Store how long engines that slept took from the request until they answered."""
+    files.remove(str(paths.begun))
+    now = time.time()
+    woken: MeasuredStart = {
+        "id": f"wake-{now:.0f}",
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        "seconds": round(seconds, 1),
+        "held": HOST_MEMORY,
+        "by": "wake",
+        "engine": plan["engine"].get("env_name"),
+        "model": plan["model"]["name"],
+        "first_token_s": round(seconds, 1),
+    }
+    _store(paths, [*read_starts(paths), woken])
+    return woken
+
+
+def _store(paths: Paths, rows: list[MeasuredStart]) -> None:
+    """Store the last starts; a full disk delays no start and no stop."""
     with contextlib.suppress(OSError):
         files.make_directory(paths.state, 0o700)
-        files.write_json(str(paths.starts), document, mode=0o600)
-    return known
+        files.write_json(
+            str(paths.starts), {"schema": SCHEMA, "starts": rows[-_MAX_STARTS:]}, mode=0o600
+        )
 
 
 def _measure_start(paths: Paths, plan: MachinePlan, shown: Mapping[str, str]) -> MeasuredStart:
@@ -115,7 +143,9 @@ def estimate_start(paths: Paths, plan: MachinePlan, held: WeightsHeldIn) -> Expe
     """
     own = [row for row in read_starts(paths) if row["model"] == plan["model"]["name"]]
     like = [row for row in own if row["held"] == held and held != UNKNOWN]
-    rows = (like or own)[-_LAST:]
+    # A wake is no start: neither tells what the other takes.
+    others = [row for row in own if row["held"] != HOST_MEMORY]
+    rows = (like or ([] if held == HOST_MEMORY else others))[-_LAST:]
     if rows:
         took = sorted(float(row["seconds"]) for row in rows)
         span = format_duration(took[0]) if took[0] == took[-1] else _format_span(took)
@@ -123,6 +153,8 @@ def estimate_start(paths: Paths, plan: MachinePlan, held: WeightsHeldIn) -> Expe
         count = f"{len(rows)} starts" if len(rows) > 1 else "start"
         basis = f"the last {count}{place} on this machine took {span}"
         return {"seconds": took[len(took) // 2], "basis": basis}
+    if held == HOST_MEMORY:
+        return {"seconds": None, "basis": "no wake was measured on this machine yet"}
     load = (plan.get("throughput") or {}).get("load_s") or {}
     expected = load.get("expected")
     if expected:
@@ -150,8 +182,13 @@ def _format_span(took: list[float]) -> str:
     return f"{format_duration(took[0])} to {format_duration(took[-1])}"
 
 
-def find_weights_place(plan: MachinePlan) -> WeightsHeldIn:
-    """Return where the weights are now: in the RAM disk, the page cache, or only on the disk."""
+def find_weights_place(plan: MachinePlan, rest: Mapping[str, object]) -> WeightsHeldIn:
+    """Return where the weights are now: in the RAM disk, the page cache, or only on the disk.
+
+    `rest`: the stop state; engines that sleep keep them in host memory.
+    """
+    if engine_sleep.is_engine_asleep(rest):
+        return HOST_MEMORY
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
         stage = units.read_states(unit_names.STAGE).get(unit_names.STAGE, {})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.engine import engine_sleep
 from kimi_prov.on_host.lifecycle import session_history, starts
 from kimi_prov.on_host.system import files
 
@@ -52,6 +53,8 @@ def decide_state(
     if found and wakes:
         # The stop state of a sleep is kept until the engine has answered.
         return STARTING
+    if engine_sleep.is_engine_asleep(found) and words == {"active"}:
+        return "asleep"
     if found:
         return STOPPING if words - {"inactive", "failed"} else cast("HostState", found["state"])
     if not down:
@@ -67,7 +70,7 @@ def build_document(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) ->
         "since": found.get("since"),
         "by": found.get("by"),
         "requests_cut": found.get("cut"),
-        "start": starts.estimate_start(paths, plan, starts.find_weights_place(plan))
+        "start": starts.estimate_start(paths, plan, starts.find_weights_place(plan, found))
         if found
         else None,
         "failed": found.get("failed"),

@@ -24,6 +24,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import smoke_test, stop_state
+from kimi_prov.on_host.engine import engine_sleep
 from kimi_prov.on_host.lifecycle import run, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.process import run as call
@@ -135,6 +136,8 @@ class Waker:
             # A stop looks for this file: write it first, then check that nobody has stopped the
             # machine meanwhile.
             self._require_not_stopped()
+            slept = engine_sleep.is_engine_asleep(found)
+            slept = slept and engine_sleep.wake_or_stop(self.paths, self.plan, found, self._say)
             run.start_units(self.paths, self.plan)
             until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
             run.wait_for_fill(self.plan, self._say)
@@ -146,7 +149,10 @@ class Waker:
             self._sleep_again(error)
             raise
         taken = time.monotonic() - self.began
-        starts.record_start(self.paths, self.plan, first_token_s=round(taken, 1))
+        if slept:
+            starts.record_wake(self.paths, self.plan, taken)
+        else:
+            starts.record_start(self.paths, self.plan, first_token_s=round(taken, 1))
         stop_state.clear(self.paths)
         print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
 
@@ -173,7 +179,8 @@ class Waker:
         if found.get("state") == stop_state.STOPPED:
             # The stop that came meanwhile does the rest, and lets answers end.
             return
-        call("systemctl", "stop", *run.list_engine_units(self.plan), timeout=900)
+        if not isinstance(error, engine_sleep.GpusHeldError):
+            call("systemctl", "stop", *run.list_engine_units(self.plan), timeout=900)
         if found:
             stop_state.write(self.paths, {**found, "failed": error.message})
 

@@ -62,7 +62,7 @@ def look(paths: Paths) -> TuneLookAnswer:
         raise groups.make_head_only_error(plan, "a tune measures the model")
     if rests := status.find_refusal(paths):
         raise rests
-    held = starts.find_weights_place(plan)
+    held = starts.find_weights_place(plan, {})
     return {
         "ok": True,
         "load": os.getloadavg()[0],

@@ -7,11 +7,11 @@ from kimi_prov.planner.registry.definition import Definition
 DEFINITIONS = (
     Definition(
         "rest.engine_sleep",
-        title="The engine's own sleep is not used: it is stopped, and started again",
+        title="An idle engine is stopped, and started again; it could sleep instead",
         severities=("info",),
         source="vLLM's sleep mode of level 1, the weights' size, the GPUs' PCIe in the catalogue; "
         "github.com/vllm-project/vllm/pull/54235: a sleep of level 2 answers nonsense afterwards",
-        remedy="none",
+        remedy="setting",
         concerns="deployment",
     ),
     Definition(
@@ -21,6 +21,23 @@ DEFINITIONS = (
         source="kimi_stopped_memory, the size of the RAM disk, and whether the host only waits for "
         "the head of its group",
         remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
+        "rest.sleep_engine",
+        title="The engine that is planned cannot sleep",
+        severities=("blocker",),
+        source="kimi_idle_action: sleep; vLLM's sleep mode copies weights out of GPUs, and the "
+        "versions that slept and woke on a card here",
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "rest.sleep_memory",
+        title="Host memory does not hold the weights while the engine sleeps",
+        severities=("blocker",),
+        source="kimi_idle_action: sleep, the weights of all GPUs, what host memory holds beside",
+        remedy="memory",
         concerns="deployment",
     ),
     Definition(

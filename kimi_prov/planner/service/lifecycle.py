@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.addresses import find_sessions_folder
-from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.contract.documents.plan.estimates import PowerPlan
     from kimi_prov.contract.documents.plan.lifecycle import IdlePlan, IdlePower, RestPlan
-    from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import RamDisk
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.hosts.groups import Group
@@ -26,41 +24,6 @@ if TYPE_CHECKING:
 
 # The machine checks for requests four times in its idle time.
 _MAX_POLL_INTERVAL_S, _MIN_POLL_INTERVAL_S = 30, 2
-
-
-def report_engine_sleep(
-    host: Host,
-    settings: Settings,
-    engine: str,
-    taken: tuple[int, int],
-    load_s: float | None,
-    findings: Findings,
-) -> None:
-    """Report what the engine's own sleep would gain on a machine that stops when idle.
-
-    It is not used. At level 1 vLLM keeps its process, and copies the weights from the GPUs to host
-    memory and back. `taken`: bytes of the weights, and of host memory in use, with a RAM disk.
-    """
-    rests = settings.idle_stop and settings.idle_action == "stop" and settings.wake != "off"
-    if not rests or engine != "vllm" or not host.gpu_bytes:
-        return
-    weights, held = taken
-    room = held + weights <= host.memory_bytes
-    copy_s = weights / (len(host.gpu_bytes) * host.gpu.pcie_gb_s * 1e9) if host.gpu else None
-    has = "which it has" if room else "which it has not"
-    beside = f"{format_bytes(weights)} of host memory beside {format_bytes(held)}"
-    gains = f"a wake would copy the weights in {format_duration(copy_s)} or more" if copy_s else ""
-    start = (
-        f"a start takes about {format_duration(load_s)} by the plan's estimate" if load_s else ""
-    )
-    figures = "; ".join(part for part in (gains, start) if part and room)
-    findings.add(
-        "rest.engine_sleep",
-        observed=f"vLLM's sleep of level 1 needs {beside}, {has} of "
-        f"{format_bytes(host.memory_bytes)}{f'; {figures}' if figures else ''}",
-        required="a test that answers are the same after it with this engine and these GPUs: "
-        "there is none, so the engine is stopped and started",
-    )
 
 
 def _report_kept_memory(

@@ -52,6 +52,7 @@ class VllmFlags(FlagNames):
     expert_balancing_config: str
     cache_offloading: str
     load_format: str
+    sleep: str
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ VLLM = VllmFlags(
     expert_balancing_config="eplb-config",
     cache_offloading="kv-offloading-size",
     load_format="load-format",
+    sleep="enable-sleep-mode",
 )
 SGLANG_KT = SglangFlags(
     context="context-length",

@@ -145,7 +145,7 @@ class Settings:
     keep_versions: int
     stopped_memory: Literal["free", "keep"]
     idle_stop: int | None
-    idle_action: Literal["stop", "poweroff", "hook"]
+    idle_action: Literal["stop", "sleep", "poweroff", "hook"]
     idle_hook: str | None
     idle_poweroff_self: bool
     wake: Literal["refuse", "hold", "off"]

@@ -156,7 +156,8 @@ def _format_idle(found: IdleStatus | None) -> list[str]:
     """Write when the machine will stop because it is idle."""
     if not found:
         return []
-    left, words = found["asleep_in_seconds"], {"stop": "asleep", "poweroff": "off", "hook": "hook"}
+    left = found["asleep_in_seconds"]
+    words = {"stop": "asleep", "sleep": "asleep", "poweroff": "off", "hook": "hook"}
     if left is not None:
         told = f"{words[found['action']]} in {describe_duration(left)}, if nobody asks until then"
     else:

@@ -46,6 +46,7 @@ PORT = {
     "loaders": 8907,
     "prepared": 8908,
     "resident": 8909,
+    "sleep": 8910,
 }
 FILES = {
     "processor": "test_processor_served.py",
@@ -57,6 +58,7 @@ FILES = {
     "loaders": "test_loaders_served.py",
     "prepared": "test_prepared_gpus_served.py",
     "resident": "test_resident_served.py",
+    "sleep": "test_sleep_served.py",
 }
 IMAGES = {
     "processor": "debian-12",
@@ -68,9 +70,12 @@ IMAGES = {
     "loaders": "debian-13",
     "prepared": "debian-13",
     "resident": "debian-13",
+    "sleep": "debian-13",
 }
 # Kinds for which nothing more travels than for another.
-PACKED_AS = dict.fromkeys(("group", "tower", "full", "loaders", "prepared", "resident"), "served")
+PACKED_AS = dict.fromkeys(
+    ("group", "tower", "full", "loaders", "prepared", "resident", "sleep"), "served"
+)
 # Folders of reports within the one that pytest is told.
 WITHIN = {kind: kind for kind in PORT if kind != "served"}
 # Made on that machine, in this order: the cut model, and for a kind that serves another, that one.

@@ -69,7 +69,7 @@ class IdlePlan(TypedDict):
     """Seconds without a request."""
     look_s: int
     """Seconds between two checks."""
-    action: Literal["stop", "poweroff", "hook"]
+    action: Literal["stop", "sleep", "poweroff", "hook"]
     hook: str | None
     """The program to run, for hook."""
     poweroff_self: bool

@@ -105,7 +105,7 @@ class IdleStatus(TypedDict):
     """When it sleeps because no client asks; null for never."""
 
     after_seconds: int
-    action: Literal["stop", "poweroff", "hook"]
+    action: Literal["stop", "sleep", "poweroff", "hook"]
     wake: Literal["refuse", "hold", "off"]
     asleep_in_seconds: int | None
     """If no client asks until then; null while nothing is counted."""

@@ -108,9 +108,11 @@ VARIABLES: tuple[Variable, ...] = (
         "stop",
         "poweroff",
         "The action on an idle machine, after a drain. stop: as `kimi-prov stop`, and kimi_wake "
-        "says what wakes it. poweroff: the machine is switched off; this value is the consent. "
+        "says what wakes it. sleep: vLLM's process stays, its weights wait in host memory, and the "
+        "memory of the GPUs is free; a wake takes seconds. poweroff: the machine is switched off; "
+        "this value is the consent. "
         "hook: kimi_idle_hook is run.",
-        choices=("stop", "poweroff", "hook"),
+        choices=("stop", "sleep", "poweroff", "hook"),
     ),
     define(
         _LIFECYCLE,

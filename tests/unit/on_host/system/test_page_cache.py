@@ -47,7 +47,10 @@ def test_an_empty_file_is_nowhere(tmp_path: Path) -> None:
 
 def test_where_the_weights_of_a_machine_without_a_ram_disk_are(file: Path) -> None:
     plan = {"ram_disk": {"enabled": False}, "model": {"serve_dir": str(file.parent)}}
-    assert starts.find_weights_place(plan) == starts.PAGE_CACHE
+    assert starts.find_weights_place(plan, {}) == starts.PAGE_CACHE
     forget(file)
-    assert starts.find_weights_place(plan) == starts.DISK
-    assert starts.find_weights_place({**plan, "model": {"serve_dir": "/nowhere"}}) == starts.UNKNOWN
+    assert starts.find_weights_place(plan, {}) == starts.DISK
+    assert (
+        starts.find_weights_place({**plan, "model": {"serve_dir": "/nowhere"}}, {})
+        == starts.UNKNOWN
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_inputs import GIB, HUGE, found, gpu_facts, hybrid_facts, lab_facts, metal_facts, plan
+from plan_inputs import HUGE, found, gpu_facts, lab_facts, plan
 
 from kimi_prov.errors import UserError
 
@@ -61,42 +61,6 @@ def test_a_ram_disk_that_stays_has_its_cost_told() -> None:
     assert "stay taken while the machine is stopped or asleep" in row["observed"]
     assert not found(plan(lab_facts(), ram_disk="always"), "rest.memory")
     assert not found(plan(lab_facts(), ram_disk="never", stopped_memory="keep"), "rest.memory")
-
-
-def test_the_plan_says_what_the_engines_own_sleep_would_gain() -> None:
-    (row,) = found(plan(gpu_facts(), idle_stop="30m", **HUGE), "rest.engine_sleep")
-    assert row["severity"] == "info"
-    # 595 GB over the PCIe of eight GPUs, 50 GB/s each.
-    assert "needs 554.3 GiB of host memory beside" in row["observed"]
-    assert "which it has of" in row["observed"]
-    assert "a wake would copy the weights in 1.5 s or more" in row["observed"]
-    assert "a start takes about" in row["observed"]
-    assert "so the engine is stopped and started" in row["required"]
-
-
-def test_where_memory_does_not_hold_the_weights_twice_nothing_would_be_gained() -> None:
-    facts = gpu_facts()
-    facts["memory"] |= metal_facts(gib=768)["memory"]
-    document = plan(facts, idle_stop="30m", **HUGE)
-    assert document["memory"]["host_ram_available_bytes"] < 768 * GIB
-    (row,) = found(document, "rest.engine_sleep")
-    assert "which it has not of" in row["observed"]
-    assert "would copy" not in row["observed"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "settings"),
-    [
-        (gpu_facts(), {**HUGE, "idle_action": "poweroff"}),
-        (gpu_facts(), {**HUGE, "wake": "off"}),
-        (hybrid_facts(), {**HUGE, "engine": "ktransformers"}),
-        (lab_facts(), {}),
-    ],
-)
-def test_it_says_nothing_of_a_sleep_that_could_not_be(
-    facts: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    assert not found(plan(facts, idle_stop="30m", **settings), "rest.engine_sleep")
 
 
 def test_what_an_hour_costs_is_planned_where_it_is_counted() -> None:
