@@ -38,7 +38,7 @@ DEFINITIONS = (
         severities=("blocker",),
         source="kimi_idle_action: sleep, the weights of all GPUs, what host memory holds beside",
         remedy="memory",
-        concerns="deployment",
+        concerns="purchase",
     ),
     Definition(
         "rest.own_machine",

@@ -456,6 +456,10 @@ def _take_nodes(cpu: Cpu, share: float) -> Cpu:
     )
 
 
+# The newest generation that is specified: what a machine says beyond it is no link.
+_NEWEST_PCIE = 7
+
+
 def list_measured_parts(host: Host) -> frozenset[Part]:
     """Name the parts whose speed was measured on this machine."""
     speeds: dict[Part, float] = {
@@ -492,7 +496,8 @@ def _find_lane_share(host: Host) -> float:
         width, most = link.get("width"), link.get("width_max")
         slot, card = link.get("gen_max"), link.get("gen_card")
         lanes = width / most if width and most else 1.0
-        shares.append(min(1.0, lanes) * 0.5 ** max(0, (card or 0) - (slot or card or 0)))
+        behind = min(card or 0, _NEWEST_PCIE) - min(slot or card or 0, _NEWEST_PCIE)
+        shares.append(min(1.0, lanes) * 0.5 ** max(0, behind))
     return min(shares)
 
 

@@ -144,6 +144,7 @@ LIKE: dict[type, list[Any]] = {
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 6)), min_size=1, max_size=3))
 @example([(("gpus", 0, "memory_bytes"), 2)])
+@example([(("gpus", 0, "pcie", "gen_card"), 5)])
 @example([(("numa", "nodes"), 0), (("cpu", "online"), 0)])
 def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
     """What a machine may say, however odd, gets a plan and a report."""

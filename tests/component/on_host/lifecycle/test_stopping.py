@@ -245,6 +245,9 @@ def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine
         ({"state": "stopped"}, "deactivating", False, False, "stopping"),
         ({"state": "stopped"}, "inactive", False, False, "stopped"),
         ({"state": "asleep"}, "inactive", False, False, "asleep"),
+        # Its engine sleeps, and was not ended; before that it falls asleep.
+        ({"state": "asleep", "held_mib": {}}, "active", False, False, "asleep"),
+        ({"state": "asleep"}, "active", False, False, "stopping"),
         # While it falls asleep an engine may start again by itself.
         ({"state": "asleep"}, "activating", False, False, "stopping"),
         # Somebody wakes it: memory is filled, the engine loads, the proxy is waited for.
