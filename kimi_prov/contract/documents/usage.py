@@ -50,6 +50,16 @@ class UsageOfHost(TypedDict):
     """A row a key and day."""
     uncounted: NotRequired[list[int]]
     """Instances whose engine started before it could count."""
+    host_cache: NotRequired[HostCacheUse | None]
+    """null where no cache in host memory is served, or no engine answers."""
+
+
+class HostCacheUse(TypedDict):
+    """What the cache in host memory gave back since the engines started, in tokens of prompts."""
+
+    queried_tokens: Count
+    """Not in the GPUs' cache, and looked up in host memory."""
+    found_tokens: Count
 
 
 class UsageOfDay(TypedDict):

@@ -11,7 +11,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PLAN, USAGE_DB, Paths
 from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.usage import counting, store
+from kimi_prov.on_host.usage import counting, host_cache, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,13 @@ def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> UsageOf
     if missing:
         told = ", ".join(map(str, missing))
         detail = f"engine {told} runs since before it could count: restart it"
-    return {"ok": not missing, "detail": detail, "rows": rows, "uncounted": missing}
+    return {
+        "ok": not missing,
+        "detail": detail,
+        "rows": rows,
+        "uncounted": missing,
+        "host_cache": host_cache.measure_use(plan),
+    }
 
 
 def _read_rows(database: Path, since: str, until: str) -> list[UsageOfDay]:

@@ -10,7 +10,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.usage import Usage
+    from kimi_prov.contract.documents.usage import HostCacheUse, Usage
 
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 _HEADS = {"prompt_tokens": "tokens in", "completion_tokens": "tokens out"}
@@ -25,7 +25,18 @@ def format_text(document: Usage) -> str:
     for host, found in document["hosts"].items():
         if not found.get("ok"):
             lines.append(clean_text.clean_row(f"{host}: {found['detail']}"))
+        if cache := found.get("host_cache"):
+            lines.append(f"{clean_text.clean_row(host)}: {_describe_cache(cache)}")
     return "\n".join(lines) + "\n"
+
+
+def _describe_cache(cache: HostCacheUse) -> str:
+    """Say which share of the looked up tokens the cache in host memory had."""
+    queried = cache["queried_tokens"]
+    if not queried:
+        return "the cache in host memory was not asked since the engine's start"
+    share = cache["found_tokens"] / queried
+    return f"the cache in host memory had {share:.0%} of {queried:,} tokens that it was asked for"
 
 
 def format_csv(document: Usage) -> str:
