@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.sizes import format_bytes
+from kimi_prov.planner.service import engine_sleep
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
@@ -37,6 +38,13 @@ def _report_kept_memory(
             "or asleep",
             required="the inventory's setting (kimi_stopped_memory: keep): a start reads the "
             "weights from memory",
+        )
+    elif engine_sleep.is_requested(settings) and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{format_bytes(tmpfs.size_bytes)} stay taken while the engine sleeps",
+            required="nothing: an engine that has to be started reads the weights from memory; "
+            "kimi_ram_disk: never leaves that memory free",
         )
     elif group and group.rank and group.head.shared.get("idle_stop") and tmpfs.enabled:
         findings.add(

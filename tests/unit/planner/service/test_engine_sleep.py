@@ -82,6 +82,12 @@ def test_memory_that_does_not_hold_the_copy_is_refused() -> None:
     assert not found(sleeping(facts, ram_disk="never"), "rest.sleep_memory")
 
 
+def test_a_ram_disk_beside_the_copy_is_told() -> None:
+    (row,) = found(sleeping(), "rest.memory")
+    assert "stay taken while the engine sleeps" in row["observed"]
+    assert not found(sleeping(ram_disk="never"), "rest.memory")
+
+
 def test_the_plan_says_what_a_sleep_would_gain() -> None:
     (row,) = found(plan(gpu_facts(), idle_stop="30m", **HUGE), "rest.engine_sleep")
     assert row["severity"] == "info"
