@@ -32,8 +32,11 @@ _COLOURED = 8
 # The height of a line of text, and the distance of two ends, as a share of the width, below which
 # their numbers overlap.
 _LETTERING, _NEAR, _SETTLING = 14, 0.05, 40
-# A level's name: its share of the width on a wide page, and where it may begin.
-_LEVEL_WIDTH, _LEVEL_STARTS = 0.18, (0.01, 0.14, 0.2, 0.28, 0.42, 0.55, 0.68, 0.8)
+# How far a number reaches from the end of its line, as a share of the width on a phone.
+_NUMBER_WIDTH = 0.08
+# A level's name: its share of the width on a wide page and on a phone, and where it may begin.
+_LEVEL_WIDTH, _LEVEL_WIDTH_PHONE = 0.18, 0.34
+_LEVEL_STARTS = (0.01, 0.14, 0.2, 0.28, 0.42, 0.55, 0.68, 0.8)
 _STEADY = "non-scaling-stroke"
 # Margin of the dots of the context figure, as a share of the width.
 _EDGE = 0.07
@@ -173,9 +176,8 @@ def draw_lines(
     paths = [[place(point) for point in row.points] for row in rows]
     ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]
     heights = _move_apart([(across, _TOP + down * _FIELD) for across, down in ends])
-    letters = [
-        _draw_level_name(level, y, [*paths, *_outline_numbers(ends, heights)]) for level in levels
-    ]
+    numbers = _outline_numbers(ends, heights)
+    letters = [_draw_level_name(level, y, paths, numbers) for level in levels]
     drawn = [_draw_path("front", [place(point) for point in front])] if len(front) > 1 else []
     for row in reversed(rows):
         if choose_tone(row):
@@ -244,33 +246,43 @@ def _draw_level(level: Level, y: Axis) -> Markup:
 def _outline_numbers(
     ends: Sequence[tuple[float, float]], heights: Sequence[float]
 ) -> list[list[tuple[float, float]]]:
-    """Return the upper and lower edge of each number: they are in a name's way as lines are."""
+    """Return the upper and lower edge of each number, as lines."""
     return [
-        [(across + aside, (height + edge - _TOP) / _FIELD) for aside in (0.0, _NEAR)]
+        [(across + aside, (height + edge - _TOP) / _FIELD) for aside in (0.0, _NUMBER_WIDTH)]
         for (across, _), height in zip(ends, heights, strict=True)
         for edge in (-_LETTERING / 2, _LETTERING / 2)
     ]
 
 
 def _draw_level_name(
-    level: Level, y: Axis, paths: Sequence[Sequence[tuple[float, float]]]
+    level: Level,
+    y: Axis,
+    paths: Sequence[Sequence[tuple[float, float]]],
+    numbers: Sequence[Sequence[tuple[float, float]]],
 ) -> Markup:
-    """Write the name of a level where the fewest lines cross it, and after them."""
+    """Write the name of a level beside all numbers, and where the fewest lines cross it."""
     height = _compute_level_height(level, y)
-    start = min(_LEVEL_STARTS, key=lambda share: _count_crossings(share, height, paths))
+
+    def measure_conflict(start: float) -> tuple[int, int]:
+        return (
+            _count_crossings(start, _LEVEL_WIDTH_PHONE, height, numbers),
+            _count_crossings(start, _LEVEL_WIDTH, height, paths),
+        )
+
+    start = min(_LEVEL_STARTS, key=measure_conflict)
     return build_element(
         "text", text=level.label, x=_format_percent(start), y=height - 5, class_="mark halo"
     )
 
 
 def _count_crossings(
-    start: float, height: float, paths: Sequence[Sequence[tuple[float, float]]]
+    start: float, width: float, height: float, paths: Sequence[Sequence[tuple[float, float]]]
 ) -> int:
-    """Count the lines that pass a name which begins at a share of the width, above a height."""
+    """Count the lines that pass a name above a height; start and width are shares of the page."""
     top, bottom = ((height - room - _TOP) / _FIELD for room in (_LETTERING + 4, -4))
     return sum(
         any(
-            _cross(before, after, (start, start + _LEVEL_WIDTH), (top, bottom))
+            _cross(before, after, (start, start + width), (top, bottom))
             for before, after in pairwise(path)
         )
         for path in (sorted(path) for path in paths)
