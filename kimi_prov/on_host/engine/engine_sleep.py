@@ -64,16 +64,18 @@ def put_to_sleep(paths: Paths, plan: MachinePlan, tell: Callable[[str], None]) -
     return ready.read_used_mib() or {}
 
 
-def wake(paths: Paths, plan: MachinePlan, held_mib: Mapping[str, int]) -> None:
-    """Wake every engine that sleeps, and have it answer one token. Raises HostError.
+def wake(paths: Paths, plan: MachinePlan, held_mib: Mapping[str, int]) -> bool:
+    """Wake every engine that sleeps, and have it answer one token; return whether all answer.
 
     An engine whose process is gone is left: its unit starts it. `held_mib`: what the sleeping
-    engines themselves have in use on each GPU.
+    engines themselves have in use on each GPU. Raises HostError.
     """
+    awake = True
     shown = units.read_states(*map(unit_names.get_engine_unit, plan["instances"]))
     for row in plan["instances"]:
         name = unit_names.get_engine_unit(row)
         if shown.get(name, {}).get("state") != "active":
+            awake = False
             continue
         if _give_order(paths, row, control.STATE, _WAKE_LIMIT_S):
             # Whoever called has an answer to write to the standard output.
@@ -89,15 +91,16 @@ def wake(paths: Paths, plan: MachinePlan, held_mib: Mapping[str, int]) -> None:
             refusal = ready.request_token(port, plan["model"]["served_names"][0])
             if refusal:
                 raise HostError(f"{name} was woken, and does not answer: {refusal}")
+    return awake
 
 
 def wake_or_stop(paths: Paths, plan: MachinePlan, rest: State, tell: Callable[[str], None]) -> bool:
-    """Wake the engines; return False where they were stopped because they cannot be woken.
+    """Wake the engines; return False where one has to be started, for it cannot be woken.
 
-    Their units then start them as after any stop. Raises GpusHeldError.
+    Then its unit starts it as after any stop. Raises GpusHeldError.
     """
     try:
-        wake(paths, plan, rest[HELD])
+        return wake(paths, plan, rest[HELD])
     except GpusHeldError:
         raise
     except HostError as error:
@@ -105,7 +108,6 @@ def wake_or_stop(paths: Paths, plan: MachinePlan, rest: State, tell: Callable[[s
         names = map(unit_names.get_engine_unit, plan["instances"])
         run("systemctl", "stop", *names, timeout=_STOP_LIMIT_S)
         return False
-    return True
 
 
 def _give_order(paths: Paths, instance: InstancePlan, order: str, limit_s: float) -> bool:

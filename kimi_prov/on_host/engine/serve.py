@@ -46,6 +46,7 @@ from kimi_prov.on_host.system.process import run
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import ServeAnswer, WrittenFile
     from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.on_host.system.kept_state import State
 
 # The subcommand that starts an engine behind the machine key.
 _LAUNCH = "kimi_prov/on_host/engine/launch.py"
@@ -78,11 +79,24 @@ def main(argv: list[str]) -> int:
     if not check and not hold:
         allow_start(places)
     done = ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold)
-    plan = plans.read_machine_plan(state.plan)
-    if plan and not check and not hold and engine_sleep.is_engine_asleep(rest):
-        engine_sleep.wake_or_stop(state, plan, rest, partial(print, file=sys.stderr))
-        _start_units([], list(wanted["drop_ins"]), [])
+    if not check and not hold and engine_sleep.is_engine_asleep(rest):
+        wake_engines(state, rest)
     return answer(done)
+
+
+def wake_engines(state: paths.Paths, rest: State) -> None:
+    """Wake the engines of a machine that was asleep by `rest`, its stop state.
+
+    If other programs hold the GPUs it sleeps on. Raises HostError.
+    """
+    plan = plans.read_machine_plan(state.plan)
+    try:
+        engine_sleep.wake_or_stop(state, plan, rest, partial(print, file=sys.stderr))
+    except engine_sleep.GpusHeldError:
+        # A request would wait for an engine that sleeps.
+        stop_state.write(state, rest)
+        raise
+    _start_units([], [unit_names.get_engine_unit(row) for row in plan["instances"]], [])
 
 
 def allow_start(places: started.UnitPaths) -> None:

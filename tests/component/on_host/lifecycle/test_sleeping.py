@@ -20,7 +20,7 @@ from waiting import HANGS_S, until
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import stop_state
-from kimi_prov.on_host.engine import engine_sleep, gate, ready
+from kimi_prov.on_host.engine import engine_sleep, gate, ready, serve
 from kimi_prov.on_host.lifecycle import run, starts, status, wake
 from kimi_prov.on_host.system import files, machine_key
 
@@ -259,6 +259,22 @@ def test_an_engine_that_was_killed_in_its_sleep_is_started(machine: Machine) -> 
     machine.wakes()
     assert machine.engine.orders == ["sleep 1"]
     assert any(line.startswith("start") for line in machine.told)
+    assert [row["held"] for row in starts.read_starts(machine.paths)] != ["host memory"]
+
+
+def test_an_apply_wakes_it_unless_others_hold_the_gpus(machine: Machine) -> None:
+    files.make_directory(machine.paths.plan.parent, 0o755)
+    files.write_json(str(machine.paths.plan), machine.plan)
+    machine.rests()
+    rest = stop_state.clear(machine.paths)
+    machine.uses(900 + 40_000)
+    with pytest.raises(HostError, match="other programs hold the memory of its GPUs"):
+        serve.wake_engines(machine.paths, rest)
+    assert machine.shown == "asleep"
+    machine.uses(900)
+    serve.wake_engines(machine.paths, stop_state.clear(machine.paths))
+    assert machine.engine.orders == ["sleep 1", "wake_up"]
+    assert machine.shown == "serving"
 
 
 @pytest.mark.parametrize("order", [b"", b"\n", b"dance\n", b"sleep" * 40_000 + b"\n", b"\xff\n"])
