@@ -72,19 +72,21 @@ def make_plan_with_curve(
     the curve. `more_requests` has the points above the planned number, as long as each is
     faster than the one before and the context does not shrink.
     """
-    plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
-    points = _make_curve(plan, speeds, facts, settings, catalogue, hosts, most)
-    return _add_curve(plan, points, settings.concurrency)
+    return begin_plan(facts, settings, catalogue, hosts, before)[1](most)
 
 
 def begin_plan(
-    facts: Facts, settings: Settings, catalogue: Catalogue
+    facts: Facts,
+    settings: Settings,
+    catalogue: Catalogue,
+    hosts: GroupHosts | None = None,
+    before: Sequence[GatewayAddress] = (),
 ) -> tuple[MachinePlan, Callable[[int | None], MachinePlan]]:
     """Make the plan, and a function that adds its curve for up to so many requests."""
-    plan, speeds = _make_plan(facts, settings, catalogue, None)
+    plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
 
     def add_curve(most: int | None) -> MachinePlan:
-        points = _make_curve(plan, speeds, facts, settings, catalogue, None, most)
+        points = _make_curve(plan, speeds, facts, settings, catalogue, hosts, most)
         return _add_curve(plan, points, settings.concurrency)
 
     return plan, add_curve

@@ -3,7 +3,7 @@
 vLLM opens its own paths for that only in its development mode, together with others that run code.
 The socket lies in a folder that only the engine's user and root enter, and no request of a client
 reaches it. One line is an order, `sleep`, `wake` or `state`, and one line of JSON the answer:
-`{"asleep": true, "seconds": 3.2}` or `{"error": "why"}`.
+`{"asleep": true}` or `{"error": "why"}`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import describe_error
@@ -54,7 +53,6 @@ class Control:
 
     async def _obey(self, engine: Any, order: str) -> dict[str, object]:  # noqa: ANN401
         """Carry an order out, one after the other; what the engine raises is the answer."""
-        began = time.monotonic()
         try:
             async with self._one_at_a_time:
                 asleep = bool(await engine.is_sleeping())
@@ -67,4 +65,4 @@ class Control:
                 asleep = bool(await engine.is_sleeping())
         except Exception as error:  # noqa: BLE001 - whoever gave the order is told
             return {"error": describe_error(error) or type(error).__name__}
-        return {"asleep": asleep, "seconds": round(time.monotonic() - began, 2)}
+        return {"asleep": asleep}

@@ -27,8 +27,8 @@ DEFINITIONS = (
         "rest.sleep_engine",
         title="The engine that is planned cannot sleep",
         severities=("blocker",),
-        source="kimi_idle_action: sleep; vLLM's sleep mode copies weights out of GPUs, and the "
-        "versions that slept and woke on a card here",
+        source="kimi_idle_action: sleep; vLLM's sleep mode copies weights out of GPUs, and "
+        "torch's allocator of pinned memory from vLLM 0.32 on",
         remedy="setting",
         concerns="deployment",
     ),

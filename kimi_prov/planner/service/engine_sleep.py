@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 PART = "Weights of an engine that sleeps"
-# The first version that slept and woke on a real card here; its torch has the option below.
+# Its torch is the first here with the option below. On a card 0.33.0 slept and woke; 0.32.0 did so
+# on processors alone (tests/engines/test_engine_control.py).
 _SINCE = "0.32.0"
 # Else torch rounds each pinned block up to a power of two (CachingHostAllocator.h of 2.13).
 _PINNED = {"PYTORCH_ALLOC_CONF": "pinned_max_round_threshold_mb:1"}
